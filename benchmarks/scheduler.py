@@ -40,7 +40,6 @@ from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
 from stoker.engine.step import StepPlan, StepResult
-from stoker.engine.transport.messages import Submit
 from stoker.engine.transport.rank_link import RankLink
 from stoker.engine.transport.rank_messages import Tokens
 from stoker.engine.transport.wire import encode
@@ -226,7 +225,7 @@ def measure(
         prompt = list(range(row, row + PROMPT_LEN + row % block_size))
         sampling = SamplingParams(max_tokens=None)
         request = EngineRequest(request_id=f"request-{row}", inputs=RequestInputs(prompt, sampling))
-        dispatch.submit(b"client", Submit(row + 1, request))
+        dispatch.submit(b"client", row + 1, request)
     spent = dict.fromkeys(STAGES, 0.0)
     is_counted = False
 

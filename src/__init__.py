@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from .engine.api import SamplingParams
     from .offline.adapters import LoRARequest
     from .offline.llm import LLM
+    from .offline.pooling import PoolingParams
 
-__all__ = ["LLM", "BeamSearchParams", "LoRARequest", "SamplingParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "LoRARequest", "PoolingParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,6 +28,10 @@ def __getattr__(name: str) -> Any:
         from .offline.adapters import LoRARequest
 
         return LoRARequest
+    if name == "PoolingParams":
+        from .offline.pooling import PoolingParams
+
+        return PoolingParams
     if name == "SamplingParams":
         from .engine.api import SamplingParams
 

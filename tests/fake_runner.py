@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from stoker.config import ModelFilesError
-from stoker.engine.api import EngineInfo, TokenLogprobs
+from stoker.engine.api import EngineInfo, PoolingParams, TokenLogprobs, Vectors
 from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.core.settings import PoolingSettings
 from stoker.engine.host.neighbours import Neighbours
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.loop.executor import Executor
@@ -29,6 +30,8 @@ from stoker.engine.step import StepPlan, StepResult
 
 VOCAB_SIZE = 1000
 EOS = 0
+NOT_FINITE = 666  # the result of a prompt that ends with this token
+TASKS = PoolingSettings({"embed": False, "token_embed": True})
 
 
 def next_token(prefix: Sequence[int]) -> int:
@@ -42,6 +45,12 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
     for _ in range(count):
         tokens.append(next_token(tokens))
     return tokens[len(prompt) :]
+
+
+def pooled(prompt: Sequence[int], task: str) -> Vectors:
+    """What a request with this prompt and task must get."""
+    rows = [next_token(prompt[:end]) for end in range(1, len(prompt) + 1)] if task == "token_embed" else [sum(prompt)]
+    return Vectors(1, np.array(rows, "<f4").tobytes())
 
 
 def num_valid_drafts(length: int, num_drafts: int) -> int:
@@ -74,6 +83,7 @@ class FakeRunner:
         self._settings = settings
         self._slots: dict[int, list[int]] = {}
         self._wants_logprobs: dict[int, bool] = {}
+        self._tasks: dict[int, tuple[str, ...]] = {}  # of slots whose prompts are pooled
 
     def execute(self, plan: StepPlan) -> StepResult:
         settings = self._settings
@@ -82,16 +92,24 @@ class FakeRunner:
         for admission in plan.admissions:
             self._slots[admission.slot] = list(admission.token_ids)
             self._wants_logprobs[admission.slot] = admission.inputs.sampling.logprobs is not None
+            task = admission.inputs.task
+            self._tasks[admission.slot] = task.tasks if isinstance(task, PoolingParams) else ()
         time.sleep(settings.hang_s if plan.step == settings.hang_step else settings.step_s)
         if settings.fail_all or plan.step in settings.fail_steps:
             raise MemoryError("secret address 0xdeadbeef")
         tokens: list[int] = []
-        logprobs = {}
+        logprobs, vectors, errors = {}, {}, {}
         num_valid = np.minimum(plan.num_outputs, 1)
         for row in np.flatnonzero(plan.num_outputs).tolist():
             slot, num_drafts = int(plan.slots[row]), int(plan.num_outputs[row]) - 1
             known = self._slots[slot]
             assert len(known) == plan.num_computed[row] + plan.num_tokens[row] - num_drafts
+            if tasks := self._tasks[slot]:
+                tokens.append(EOS)
+                vectors[row] = {task: pooled(known, task) for task in tasks}
+                if known[-1] == NOT_FINITE:
+                    errors[row] = "not finite"
+                continue
             num_valid[row] += num_valid_drafts(len(known), num_drafts)
             for _ in range(num_valid[row]):
                 known.append(next_token(known))
@@ -99,7 +117,13 @@ class FakeRunner:
                     logprobs[len(tokens)] = TokenLogprobs([known[-1]], [-0.5], 1)
                 tokens.append(known[-1])
         has_drafts = (plan.num_outputs > 1).any()
-        return StepResult(np.array(tokens, np.int32), logprobs, num_valid=num_valid if has_drafts else None)
+        return StepResult(
+            np.array(tokens, np.int32),
+            logprobs,
+            errors=errors,
+            vectors=vectors,
+            num_valid=num_valid if has_drafts else None,
+        )
 
 
 class FakeExecutor(Executor):
@@ -143,6 +167,7 @@ def build_core(
         max_queued_requests=settings.max_queued_requests,
         eos_token_ids=(EOS,),
         records_block_events=settings.records_block_events,
+        pooling=TASKS,
     )
     info = EngineInfo(
         model="fake",

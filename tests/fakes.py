@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import numpy as np
 
 from stoker.engine.api import (
     AdapterError,
@@ -15,10 +17,12 @@ from stoker.engine.api import (
     EngineRequest,
     EngineStats,
     FinishReason,
+    PoolingParams,
     ProfileError,
     QueueFull,
     StoredBlocks,
     TokenLogprobs,
+    Vectors,
     VerifiedDraft,
 )
 from stoker.engine.client.engine_client import EngineState
@@ -28,6 +32,15 @@ def next_token(prefix: list[int], vocab_size: int, seed: int | None = None) -> i
     """What the fake model says after `prefix`: a keyed hash of it, so the same whatever runs beside it."""
     data = repr((prefix, seed)).encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") % vocab_size
+
+
+TOKEN_TASKS = ("token_embed", "token_classify", "sparse")
+
+
+def token_vector(token_id: int, width: int) -> list[float]:
+    """What the fake model makes of one token: numbers from -1 to 1."""
+    data = hashlib.blake2b(repr((token_id, width)).encode(), digest_size=2 * width).digest()
+    return [int.from_bytes(data[2 * index : 2 * index + 2], "big") / 32767.5 - 1 for index in range(width)]
 
 
 class FakeEngine:
@@ -60,6 +73,9 @@ class FakeEngine:
         self.queued_s: float | None = 0.25
         self.drafts: list[VerifiedDraft] | None = None  # of the steps of each output
         self.sleep_level = 0
+        self.widths = {"embed": 8, "token_embed": 4, "classify": 3, "token_classify": 2, "sparse": 1}  # of heads
+        self.pooling_error: str | None = None  # of texts that are pooled
+        self.vector_scale = 1.0
         self.adapters: dict[str, AdapterRef] = {}  # that are loaded, by digest
         self.adapter_error: AdapterError | EngineDead | None = None  # of the next load
         self._is_profiling = False
@@ -164,6 +180,45 @@ class FakeEngine:
             del self._running[request.request_id]
             if request.request_id not in self.finished:
                 self.aborted.append(request.request_id)
+
+    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
+        """The vectors of each request, which depend on nothing but its tokens; `broken` are the texts that fail."""
+        self.requests += requests
+        if self.state is not EngineState.READY:
+            raise EngineDead(self.reason)
+        if len(requests) > self._max_queued:
+            raise QueueFull("the queue is full", retry_after_s=2.5)
+        died = asyncio.Event()
+        for request in requests:
+            self._running[request.request_id] = died
+        try:
+            await _until(self._pace(), died)
+            if died.is_set():
+                raise EngineDead(self.reason)
+            self.finished += [request.request_id for request in requests]
+        finally:
+            for request in requests:
+                del self._running[request.request_id]
+                if request.request_id not in self.finished:
+                    self.aborted.append(request.request_id)
+        return [self._pooled(request) for request in requests]
+
+    def _pooled(self, request: EngineRequest) -> EngineOutput:
+        task, token_ids = request.inputs.task, request.inputs.prompt_token_ids
+        assert isinstance(task, PoolingParams)
+        output = EngineOutput(
+            request_id=request.request_id, token_ids=[], finish_reason=FinishReason.STOP, queued_s=self.queued_s,
+            num_cached_tokens=self.num_cached_tokens,
+        )  # fmt: skip
+        if self.pooling_error is not None:
+            output.finish_reason, output.error = FinishReason.ERROR, self.pooling_error
+            return output
+        output.vectors = {}
+        for name in task.tasks:
+            rows = np.array([token_vector(each, self.widths[name]) for each in token_ids], "<f4")
+            found = rows if name in TOKEN_TASKS else rows[task.first :].mean(axis=0, keepdims=True)
+            output.vectors[name] = Vectors(self.widths[name], (found * self.vector_scale).astype("<f4").tobytes())
+        return output
 
     async def _outputs(self, request: EngineRequest, died: asyncio.Event) -> AsyncIterator[EngineOutput]:
         sampling = request.inputs.sampling

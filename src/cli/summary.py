@@ -10,6 +10,7 @@ from ..config.plan.calibration import planned_memory
 from ..config.schema.types import format_about as about
 from ..engine.api import EngineInfo
 from ..formats.detect import Detection
+from ..server.capabilities import abilities_of
 from ..server.run import Text
 from ..text.renderer import Renderer
 from .numa_view import place_rows
@@ -89,14 +90,27 @@ def answer_rows(found: Detection | None) -> list[tuple[str, str]]:
     ]
 
 
+def _pooling_example(resolved: Resolved, model: str, *, has_tokenizer: bool) -> tuple[str, dict[str, object]]:
+    """A route that a model without generation serves, and a body for it."""
+    abilities = abilities_of(resolved.model_files.spec.pooling, generates=False)
+    body: dict[str, object] = {"model": model, "input": "Once upon a time" if has_tokenizer else [1, 2, 3]}
+    if "embed" in abilities or "token_embed" in abilities:
+        return "/v1/embeddings", body
+    if "score" in abilities and has_tokenizer:
+        return "/v1/score", {"model": model, "queries": "Once upon a time", "documents": ["there was a king"]}
+    return "/classify" if "classify" in abilities else "/pooling", body
+
+
 def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
     model = resolved.served_model_names[0]
-    path = "completions"
+    path = "/v1/completions"
     body: dict[str, object] = {"model": model, "prompt": "Once upon a time", "max_tokens": 32}
-    if renderer is None:
+    if not resolved.model_files.spec.generates:
+        path, body = _pooling_example(resolved, model, has_tokenizer=renderer is not None)
+    elif renderer is None:
         body["prompt"] = [1, 2, 3]
     elif renderer.has_template:
-        path, body = "chat/completions", {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+        path, body = "/v1/chat/completions", {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
     server = resolved.server
     path += "" if server.has_engine else "/render"
     transport = f" --unix-socket {shlex.quote(server.uds)}" if server.uds else ""
@@ -105,4 +119,4 @@ def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
         transport += " --cert <client certificate> --key <its key>" * (server.ssl_cert_reqs == 2)
     key = " -H 'Authorization: Bearer <api key>'" if resolved.server.api_key else ""
     quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
-    return f"curl{transport} {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"
+    return f"curl{transport} {url}{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"

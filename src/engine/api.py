@@ -137,7 +137,22 @@ class SamplingParams:
         return SamplingParams(prompt_logprobs=self.prompt_logprobs)
 
 
-Task = SamplingParams  # what a request asks the engine to do; a union if there are tasks that generate no tokens
+@dataclass(frozen=True, slots=True)
+class PoolingParams:
+    """What a request wants that generates no tokens: results of heads that read its whole prompt, from one pass.
+
+    tasks: heads of the model (model/pooling.py), each once.
+    first: tokens of the prompt before this one are not pooled, by heads whose description says so.
+    second: the first token of the second of two texts, whose tokens have another type; None with one text.
+    """
+
+    tasks: tuple[str, ...]
+    first: int = 0
+    second: int | None = None
+
+
+NO_TOKENS = SamplingParams(max_tokens=0)
+Task = SamplingParams | PoolingParams  # what a request asks the engine to do
 
 
 class InvalidRequest(ValueError):
@@ -278,8 +293,9 @@ class RequestInputs:
 
     @property
     def sampling(self) -> SamplingParams:
-        """How tokens are sampled, and how many. Only this property reads a task as sampling parameters."""
-        return self.task
+        """How tokens are sampled, and how many. Only this property reads a task as sampling parameters: a request that
+        is pooled is a prompt without an answer."""
+        return self.task if isinstance(self.task, SamplingParams) else NO_TOKENS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -332,7 +348,7 @@ class EngineOutput:
     stop_reason: int | None = None  # the stop token id that ended it, if it was one the request named
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     num_newly_cached_tokens: int = 0  # prompt tokens of the blocks that the prefix cache got from this request
-    vectors: Vectors | None = None  # once, with the last output
+    vectors: dict[str, Vectors] | None = None  # by task, once, with the last output of a request that is pooled
     stored: StoredBlocks | None = None  # with the last output of a request that is for others: they can be read now
     queued_s: float | None = None  # with the first output: from the arrival to the first step that computes the request
     drafts: list[VerifiedDraft] | None = None  # of the steps that made this output; None: they had no drafts

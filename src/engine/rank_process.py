@@ -100,7 +100,7 @@ def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
     """Loads a rank's part of the model, and computes. loaded: called when it is. Raises EOFError when rank 0 has
     ended."""
     resolved, link = place.resolved, place.link
-    if place.stages is None and resolved.device.device == "cuda":
+    if resolved.launches_on_device:
         follow_on_device(resolved, link, place.loading, loaded)
         return
     kind = worker_class(resolved.parallel)

@@ -17,6 +17,11 @@ def flag_of(config: ConfigJson, setting: Setting) -> bool:
     return config.flag(setting) if isinstance(setting, str) else setting
 
 
+def is_causal(config: ConfigJson, family: Family) -> bool:
+    """Whether tokens see only those before them. Other values of the second key are about tokens of images."""
+    return family.is_causal and config.flag("is_causal", True) and config.get("use_bidirectional_attention") is not True
+
+
 def multiplier_of(config: ConfigJson, family: Family, name: str) -> float:
     """A factor of ModelSpec or Attention; 1 if the family or the file has none."""
     key = family.multipliers.get(name)

@@ -21,6 +21,7 @@ class MLP(Record):
     is_gated: bool = True
     gate_limit: float | None = None  # gates are not above it, and ups are between it and its negative
     has_bias: bool = False
+    has_down_bias: bool = False  # of its last layer, where the others have none
 
     @property
     def activations(self) -> int:

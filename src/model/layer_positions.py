@@ -22,12 +22,16 @@ _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "con
 def read_windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[int | None, ...]:
     """The sliding window of each layer."""
     everything = (None,) * num_layers
-    size = "attention_chunk_size" if family.windows == "chunks" else "sliding_window"
+    size = {"chunks": "attention_chunk_size", "all_but_each_global": "local_attention"}.get(
+        str(family.windows), "sliding_window"
+    )
     if family.windows == "none" or config.get(size) is None:
         return everything
     if family.window_if is not None and not config.flag(family.window_if):
         return everything
     window = config.count(size)
+    if family.windows == "all_but_each_global" or config.get("use_bidirectional_attention") is True:
+        window //= 2  # on each side
     if config.get("sliding_window_size") is not None:  # of MiMo, without the token itself
         window = config.count("sliding_window_size") + 1
     if family.windows == "all":
@@ -47,6 +51,9 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
         if isinstance(first, bool) or not isinstance(first, int) or first < 0:
             raise ModelConfigError(f"`max_window_layers` is {shown(first)}; it must be a number of layers")
         return [index >= first for index in range(num_layers)]
+    if family.windows == "all_but_each_global":
+        each = config.count("global_attn_every_n_layers", 3)
+        return [index % each != 0 for index in range(num_layers)]
     if family.windows == "all_but_each_fourth":
         return [index % 4 != 0 for index in range(num_layers)]
     if family.windows == "each_fourth":

@@ -81,13 +81,17 @@ class QueryGrowth(Record):
 
 
 class Attention(Record):
-    """Every query attends to the keys before it, or to a window of them."""
+    """Every query attends to the keys before it, or to a window of them.
+
+    Attention that is not causal sees those after it too. It needs all tokens of a text in one step, and keeps nothing.
+    """
 
     kind: Literal["attention"] = "attention"
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    window: int | None = None  # tokens a query sees, itself included; None: all
+    window: int | None = None  # tokens a query sees, itself included; None: all. Not causal: before it, and after it
+    is_causal: bool = True
     is_chunked: bool = False  # a query sees its own chunk of `window` tokens; False: the last `window` tokens
     has_bias: bool = False  # q, k, v
     has_out_bias: bool = False
@@ -131,7 +135,7 @@ class Attention(Record):
 
     @property
     def keeps(self) -> Keeps:
-        if self.keys_of is not None:
+        if self.keys_of is not None or not self.is_causal:
             return Keeps(kind="nothing", width=0)
         # The cache has tensors of one size: that of the index keys has the same key in each head, so that each device
         # which has some of the heads has it, and more room than they need.

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .compressed import read_compressed
 from .config_json import ConfigJson, ModelConfigError, shown
 from .experts import averages_experts, read_experts
-from .families import FAMILIES, Family
-from .family_settings import MAX_SCALE, flag_of, limit_of, multiplier_of
+from .families import Family, family_of, known_family
+from .family_settings import MAX_SCALE, flag_of, is_causal, limit_of, multiplier_of
 from .feed_forwards import MLP, Experts
 from .gated_residual import read_gated_residual
 from .guess import guess, named_dtype
@@ -32,6 +33,7 @@ from .multipliers import read_weight_scales
 from .ngrams import read_ngrams
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
+from .read_pooling import read_pooling
 from .recurrent import adjusted_width, of_layer, read_state
 from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SharedBlock, SumWeights, WeightScale
 
@@ -47,7 +49,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[ModelSpec, ConfigJson]:
     if name is None:
         return guess(values), config
     config.read |= _OFTEN_READ
-    return _read(config, values, name, FAMILIES[name]), config
+    return _read(config, values, name, known_family(name)), config
 
 
 def config_json(values: Mapping[str, Any]) -> ConfigJson:
@@ -55,7 +57,7 @@ def config_json(values: Mapping[str, Any]) -> ConfigJson:
     name = _architecture(values)
     if name is None:
         return ConfigJson(values)
-    family = FAMILIES[name]
+    family = known_family(name)
     text = values if family.text_in is None else _text_part(values, family.text_in)
     return ConfigJson(text, family.defaults, family.own_keys)
 
@@ -64,7 +66,7 @@ def _architecture(values: Mapping[str, Any]) -> str | None:
     """Architecture of the model; None if its family is not known."""
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    return name if isinstance(name, str) and name in FAMILIES else None
+    return name if isinstance(name, str) and family_of(name) is not None else None
 
 
 def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -80,20 +82,25 @@ def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Family) -> ModelSpec:
     hidden = config.count("hidden_size")
+    if family.makes in ("tokens", "states") and family.is_causal and not is_causal(config, family):
+        family = replace(family, makes="states", pools="mean")
     layers = _read_layers(config, family, hidden)
+    has_output = family.makes in ("tokens", "vocabulary")
+    eps = config.number(family.eps_key, 0, 1)
     return ModelSpec(
         architecture=name,
         model_type=family.model_type,
         hidden_size=hidden,
         vocab_size=config.count("vocab_size"),
-        max_position_embeddings=config.count("max_position_embeddings"),
-        is_tied=config.flag("tie_embedding", config.flag("tie_word_embeddings")),
+        max_position_embeddings=_num_positions(config, family),
+        is_tied=has_output and config.flag("tie_embedding", config.flag("tie_word_embeddings")),
         has_position_table=family.position_offset is not None,
         has_sine_positions=family.has_sine_positions,
         position_offset=family.position_offset or 0,
+        num_token_types=_num_token_types(config, family),
         has_embedding_norm=family.has_embedding_norm,
-        has_output_bias=flag_of(config, family.has_output_bias),
-        norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
+        has_output_bias=has_output and flag_of(config, family.has_output_bias),
+        norm=family.norm.model_copy(update={"eps": eps}),
         layers=layers,
         hyper_connections=read_hyper_connections(config, family.hyper_connections),
         rounds_embedding_scale=bool(family.rounds_embedding_scale),
@@ -105,7 +112,10 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         dtype=named_dtype(whole, config.values),
         quantization=read_quantisation(whole, config.values),
         is_part=family.text_in is not None,
-        unsupported=tuple(_unsupported(config, family)),
+        unsupported=tuple(_unsupported(config, family, layers)),
+        generates=family.makes == "tokens",
+        has_output=has_output,
+        pooling=read_pooling(config, whole, family, hidden, eps, _num_token_types(config, family)),
     )
 
 
@@ -133,14 +143,14 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
         feed_forward = _feed_forward(config, family, parts, index, mlp, mixer)
         if ngrams[index] is not None and not parts.has_state:
             raise ModelConfigError(f"`ple_layer_ids` lists layer {index + 1}, which has no recurrent state", "M304")
-        key = mixer, beside, feed_forward, blocks.get(index), ngrams[index]
+        key = mixer, beside, feed_forward, blocks.get(index), ngrams[index], index == 0 and family.is_bare_first
         if key not in known:
             known[key] = LayerSpec(
                 mixer=mixer,
                 beside=beside,
                 block=blocks.get(index),
                 feed_forward=feed_forward,
-                norms="inputs" if isinstance(mixer, GatedDelta) and gated_residual is None else norms,
+                norms=_norms_of(norms, mixer, index, family, has_streams=gated_residual is not None),
                 norm_gates=_norm_gates(config, family, feed_forward),
                 input=layer_input,
                 has_scalar=family.has_layer_scalars,
@@ -150,6 +160,13 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
             )
         layers.append(known[key])
     return tuple(layers)
+
+
+def _norms_of(places: NormPlaces, mixer: Mixer | None, index: int, family: Family, *, has_streams: bool) -> NormPlaces:
+    """Norms of a layer. places: of most layers."""
+    if index == 0 and family.is_bare_first:
+        return "feed_forward"
+    return "inputs" if isinstance(mixer, GatedDelta) and not has_streams else places
 
 
 def _norm_gates(config: ConfigJson, family: Family, feed_forward: MLP | Experts | None) -> tuple[int, ...]:
@@ -253,7 +270,27 @@ def _norm_places(config: ConfigJson, family: Family) -> NormPlaces:
     return family.norms
 
 
-def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
+def _num_positions(config: ConfigJson, family: Family) -> int:
+    """Tokens of the longest sequence."""
+    found = config.count("max_position_embeddings")
+    first = family.position_offset or 0
+    if not family.counts_offset:
+        return found
+    if found <= first:
+        raise ModelConfigError(f"`max_position_embeddings` is {found}; the first {first} are of no token")
+    return found - first
+
+
+def _num_token_types(config: ConfigJson, family: Family) -> int:
+    key = family.num_token_types_key
+    return 0 if key is None or config.get(key) == 0 else config.count(key)
+
+
+def _unsupported(config: ConfigJson, family: Family, layers: Sequence[LayerSpec]) -> Iterator[str]:
+    if not is_causal(config, family) and any(
+        not isinstance(mixer, Attention) for layer in layers for mixer in layer.mixers
+    ):
+        yield "only attention can see later tokens, and the model has other layers"
     others = {key: config.get(other) for key, other in family.equal_keys.items()}
     for key, needed in {**others, **family.fixed}.items():
         name, _, inner = key.partition(".")
@@ -287,6 +324,7 @@ def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
         activation=family.activations.get(activation, activation),
         is_gated=family.is_gated,
         has_bias=flag_of(config, family.mlp_bias),
+        has_down_bias=family.mlp_down_bias,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from .block_index import check_rotation, read_block_index
 from .config_json import ConfigJson, ModelConfigError
 from .families import Family
-from .family_settings import MAX_SCALE, flag_of, limit_of
+from .family_settings import MAX_SCALE, flag_of, is_causal, limit_of
 from .layer_positions import read_ropes, read_windows
 from .mixers import Attention, HeadNorm, QueryGrowth, RopeSpec
 from .per_layer_config import listed_changes
@@ -85,6 +85,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
+        is_causal=is_causal(config, family),
         value_dim=_value_dim(config, family, head_dim),
         has_bias=flag_of(config, family.bias),
         has_out_bias=flag_of(config, family.out_bias),

@@ -12,7 +12,7 @@ from .mixers import Keeps
 from .quantised import SCHEMES, Scheme, quantised_bytes
 from .spec import LayerSpec, ModelSpec
 from .tensor import Tensor
-from .tensors import EMBEDDING, FUSED, OUTPUT, layer_tensors, outer_tensors
+from .tensors import EMBEDDING, FUSED, OUTPUT, head_tensors, layer_tensors, outer_tensors
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 KV_SCALE_BYTES = 4  # of each head of a token, next to its int8 codes
@@ -46,20 +46,24 @@ def count_parameters(spec: ModelSpec) -> Parameters:
 @lru_cache(maxsize=64)
 def weights_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:
     """Bytes of all weights when held in `dtype`; linear layers are held as `quantised.held_in` says."""
-    size, total = DTYPE_BYTES[dtype], count_parameters(spec).total
+    size = DTYPE_BYTES[dtype]
+    of_heads = sum(tensor.size for tensor in head_tensors(spec))  # in float32
+    total = count_parameters(spec).total - of_heads
     if held is None:
-        return total * size
+        return total * size + of_heads * DTYPE_BYTES["float32"]
     layers, output = SCHEMES.get(held) or Scheme(held, held)
     num_bytes, num_elements = (
         quantised_bytes(output, spec.vocab_size, spec.hidden_size),
         spec.vocab_size * spec.hidden_size,
     )
+    if not spec.has_output:
+        num_bytes, num_elements = 0, 0
     parts = [(layer_tensors(spec, layer), count) for layer, count in Counter(spec.layers).items()]
     for tensors, count in [*parts, (outer_tensors(spec), 1)]:
         for copies, outputs, inputs in _fused_matrices(tensors):
             num_bytes += count * copies * quantised_bytes(layers, outputs, inputs)
             num_elements += count * copies * outputs * inputs
-    return num_bytes + (total - num_elements) * size
+    return num_bytes + (total - num_elements) * size + of_heads * DTYPE_BYTES["float32"]
 
 
 def moving_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:

@@ -14,6 +14,7 @@ from .gated_residual import GatedResidual
 from .hyper_connections import HyperConnections
 from .mixers import Attention, CompressedAttention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
 from .ngrams import NGrams
+from .pooling import Pooling
 from .record import Record
 from .weight_methods import CheckpointMethod
 
@@ -116,6 +117,11 @@ class LayerSpec(Record):
         return any(each.keeps.kind not in ("state", "nothing") for each in self.mixers)
 
     @property
+    def is_causal(self) -> bool:
+        """Whether a token depends on those before it only."""
+        return all(each.is_causal for each in self.mixers if isinstance(each, Attention))
+
+    @property
     def keys_of(self) -> int | None:
         """The layer whose keys and values it reads; None if it reads its own, or none."""
         return self.mixer.keys_of if isinstance(self.mixer, Attention) else None
@@ -151,6 +157,7 @@ class ModelSpec(Record):
     has_position_table: bool = False  # positions that are added to the embedding
     has_sine_positions: bool = False  # they are computed; else they are learned
     position_offset: int = 0  # rows of the table before that of the first position
+    num_token_types: int = 0  # rows of a table of which one is added to each embedding; 0: there is no table
     has_embedding_norm: bool = False
     has_output_bias: bool = False
     norm: Norm = Norm()
@@ -169,11 +176,19 @@ class ModelSpec(Record):
     weight_names: WeightNames = "hf"
     assumptions: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute
+    generates: bool = True  # it has an output layer, and tokens see only those before them
+    has_output: bool = True  # an output layer
+    pooling: Pooling | None = None  # what it makes of a whole text
 
     @property
     def has_final_norm(self) -> bool:
         """Whether the stream is normed after the last layer, which it has not normed itself."""
         return not self.layers or self.layers[-1].norms != "sums"
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether tokens depend on those before them only: else all tokens of a text are computed in one step."""
+        return all(layer.is_causal for layer in self.layers)
 
     @property
     def num_layers(self) -> int:
@@ -232,11 +247,13 @@ class ModelSpec(Record):
     def last_full_layer(self, *, skips_shared: bool) -> int:
         """The last layer that must compute all tokens: later ones keep nothing of them, and no other replica waits.
 
+        Attention that is not causal reads all tokens.
+
         skips_shared: False counts layers that read the keys and values of others as if they kept their own.
         """
         last = 0
         for index, layer in enumerate(self.layers):
-            keeps = any(mixer.keeps.kind != "nothing" for mixer in layer.mixers)
+            keeps = any(mixer.keeps.kind != "nothing" for mixer in layer.mixers) or not layer.is_causal
             is_shared = isinstance(layer.feed_forward, Experts) and layer.feed_forward.num_replicas > 1
             if keeps or is_shared or (layer.keys_of is not None and not skips_shared):
                 last = index
@@ -288,9 +305,11 @@ class ModelSpec(Record):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Sliding window of each layer's attention, in tokens."""
+        """Sliding window of each layer's causal attention, in tokens."""
         kinds = Attention | LatentAttention
-        return tuple(layer.mixer.window if isinstance(layer.mixer, kinds) else None for layer in self.layers)
+        return tuple(
+            layer.mixer.window if isinstance(layer.mixer, kinds) and layer.is_causal else None for layer in self.layers
+        )
 
     @property
     def states(self) -> tuple[StateShape | None, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .activations import HIDDEN_ACTS
 from .cache_groups import BLOCK_SIZES
 from .experts import CLAMPED_SWIGLU
-from .families import FAMILIES
+from .families import FAMILIES, family_of
 from .feed_forwards import MLP, Experts
 from .mixers import (
     Attention,
@@ -31,7 +31,7 @@ def support_problem(spec: ModelSpec) -> str:
 
 
 def _reasons(spec: ModelSpec) -> Iterator[str]:
-    if spec.architecture not in FAMILIES:
+    if family_of(spec.architecture) is None:
         known = f"docs/reference/models.md lists the {len(FAMILIES)} that are known"
         yield f"architecture `{spec.architecture}` is not supported; {known}"
     if spec.quantization is not None and spec.quantization.problem:
@@ -46,11 +46,15 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
         yield "experts that are listed by token, in layers without hyper-connections, are not supported"
     for layer in dict.fromkeys(spec.layers):
         yield from _of_layer(layer)
+    if any(layer.is_causal for layer in spec.layers) and not spec.is_causal:
+        yield "layers whose tokens see later ones, and layers whose tokens do not, in one model are not supported"
 
 
 def _of_layer(layer: LayerSpec) -> Iterator[str]:
     for mixer in layer.mixers:
         match mixer:
+            case Attention(is_causal=False) if what := _only_causal(mixer):
+                yield f"attention that sees later tokens with {what} is not supported"
             case Attention(rope=rope) | LatentAttention(rope=rope) | CompressedAttention(rope=rope):
                 if rope is not None and rope.kind not in ROPE_KINDS:
                     yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
@@ -75,3 +79,24 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
             is_clamped = is_gated and activation == CLAMPED_SWIGLU
             if activation not in HIDDEN_ACTS and not is_clamped:
                 yield f"experts with the activation '{activation}' are not supported"
+
+
+def _only_causal(mixer: Attention) -> str:
+    """What of the attention is computed only where it is causal; empty if nothing is."""
+    has_growth = mixer.query_growth is not None or (
+        mixer.rope is not None and mixer.rope.llama_4_scaling_beta is not None
+    )
+    features = {
+        "a limit of its scores": mixer.softcap is not None,
+        "sinks": mixer.has_sinks,
+        "chunks": mixer.is_chunked,
+        "keys of another layer": mixer.keys_of is not None,
+        "an index": mixer.index is not None,
+        "pairs of heads": mixer.lambda_start is not None,
+        "queries that grow with their position": has_growth,
+        "normed values": mixer.has_value_norm,
+        "values that are keys": not mixer.has_own_values,
+        "values of another size than keys": mixer.value_dim is not None,
+        "a norm over all heads": mixer.head_norm == "whole",
+    }
+    return next((what for what, has_it in features.items() if has_it), "")

@@ -40,6 +40,8 @@ def tensor_parallel_problem(spec: ModelSpec, num_devices: int) -> str | None:
     layers = dict.fromkeys(spec.layers)
     if num_devices == 1:
         return next((reason for layer in layers for reason in _unplaceable(layer, 1)), None)
+    if spec.pooling is not None and spec.pooling.reads_output:
+        return "what it makes of a text comes from its output layer, of which each device has a part"
     obstacles = (reason for layer in layers for reason in _obstacles(layer, num_devices))
     if (found := next(obstacles, None)) is not None:
         return found

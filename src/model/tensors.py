@@ -19,6 +19,7 @@ from .tensor import Tensor, linear_tensors
 
 FUSED = {
     "qkv_proj": QKV,
+    "up_gate_proj": ("up_proj", "gate_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
     "qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
     "index_proj": ("wk", "weights_proj"),
@@ -29,6 +30,7 @@ FUSED = {
 EXPERT_LISTS = "mlp.gate.tid2eid"  # whole numbers: the experts of each token id
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
+TOKEN_TYPES = "model.embed_types"
 LAYER_INPUTS = "model.embed_tokens_per_layer"  # the table
 LAYER_INPUTS_PROJECTION, LAYER_INPUTS_NORM = "model.per_layer_model_projection", "model.per_layer_projection_norm"
 INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
@@ -88,6 +90,8 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
     if spec.has_position_table and not spec.has_sine_positions:
         rows = spec.max_position_embeddings + spec.position_offset
         yield Tensor(f"{POSITIONS}.weight", (rows, spec.hidden_size))
+    if spec.num_token_types:
+        yield Tensor(f"{TOKEN_TYPES}.weight", (spec.num_token_types, spec.hidden_size))
     if spec.has_embedding_norm:
         yield from _norm(spec, EMBEDDING_NORM)
     if spec.gated_residual is not None:
@@ -102,10 +106,23 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
     if spec.hyper_connections is not None:
         for name, shape in spec.hyper_connections.head_shapes(spec.hidden_size).items():
             yield Tensor(f"{CONNECTIONS_HEAD}.{name}", shape)
-    if not spec.is_tied:
+    if spec.has_output and not spec.is_tied:
         yield Tensor(OUTPUT, table)
     if spec.has_output_bias:
         yield Tensor("lm_head.bias", (spec.vocab_size,))
+    yield from head_tensors(spec)
+
+
+def head_tensors(spec: ModelSpec) -> Iterator[Tensor]:
+    """Tensors of heads that make no tokens. They are not quantised, and computed in float32."""
+    for layer in () if spec.pooling is None else spec.pooling.layers:
+        yield Tensor(f"{layer.name}.weight", (layer.outputs, layer.inputs))
+        if layer.has_bias:
+            yield Tensor(f"{layer.name}.bias", (layer.outputs,))
+        if layer.norm is not None:
+            yield Tensor(f"{layer.norm.name}.weight", (layer.outputs,))
+            if layer.norm.has_bias:
+                yield Tensor(f"{layer.norm.name}.bias", (layer.outputs,))
 
 
 def layer_norms(layer: LayerSpec) -> tuple[str, ...]:
@@ -224,7 +241,7 @@ def _mlp(name: str, hidden: int, mlp: MLP) -> Iterator[Tensor]:
     if mlp.is_gated:
         yield from linear_tensors(f"{name}.gate_proj", mlp.width, hidden, mlp.has_bias)
     yield from linear_tensors(f"{name}.up_proj", mlp.width, hidden, mlp.has_bias)
-    yield from linear_tensors(f"{name}.down_proj", hidden, mlp.width, mlp.has_bias)
+    yield from linear_tensors(f"{name}.down_proj", hidden, mlp.width, mlp.has_bias or mlp.has_down_bias)
 
 
 def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from .activations import HIDDEN_ACTS
 from .config_json import ModelConfigError
-from .families import FAMILIES
+from .families import family_of
 from .feed_forwards import MLP
 from .mixers import Attention, LatentAttention
 from .rope import ROPE_KINDS
@@ -43,7 +43,7 @@ def implementation(spec: ModelSpec, wanted: str) -> Implementation:
 
 def is_known_class(architecture: str) -> bool:
     """Whether a class of this build or of the library has the name, so that it needs no code of a repository."""
-    return architecture in FAMILIES or architecture in TESTED or architecture in PROBED
+    return family_of(architecture) is not None or architecture in TESTED or architecture in PROBED
 
 
 def is_tested(spec: ModelSpec) -> bool:
@@ -58,6 +58,8 @@ def transformers_problem(spec: ModelSpec) -> str:
 def _obstacles(spec: ModelSpec) -> Iterator[str]:
     if not spec.layers or not spec.vocab_size or not spec.hidden_size:
         yield "config.json names no layers, no vocabulary or no width"
+    if not spec.generates:
+        yield f"{spec.architecture} generates no tokens"
     if spec.quantization is not None:
         yield "this is a quantised checkpoint (`quantization_config`)"
     if spec.architecture in DECODERS and not spec.is_decoder:

@@ -23,10 +23,12 @@ from ..config.checkpoint.chat_templates import TemplateSource, TemplateUnreadabl
 from ..engine.api import (
     CacheScope,
     EngineInfo,
+    EngineOutput,
     EngineRequest,
     InvalidRequest,
     RequestInputs,
     SamplingParams,
+    Task,
     check_allowed,
     fan_out,
 )
@@ -37,12 +39,25 @@ from ..engine.loop.engine_core import EngineCore
 from ..engine.loop.engine_loop import EngineLoop
 from ..isolated.isolation import IsolatedProcesses
 from ..text.length import too_long
+from ..text.pool_prompts import BY_CHAT, PoolPrompt
 from ..text.renderer import Renderer
 from ..text.template_jobs import TEMPLATE_JOBS
 from ..text.tokenizer import Tokenizer
 from .adapters import LoRARequest, OfflineAdapters, one_each
 from .batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
+from .pooling import (
+    ClassificationOutput,
+    Compute,
+    EmbeddingOutput,
+    PooledOutput,
+    Pooler,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+    task_of,
+)
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 ChatMessage = Mapping[str, Any]
@@ -236,10 +251,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers to one conversation or a list of them, through the model's chat template. See `generate`."""
         tokenizer = self.get_tokenizer()
-        if chat_template is not None:
-            renderer = self._new_renderer(_template(chat_template))
-        else:
-            renderer = self._renderer = self._renderer or self._new_renderer(self._resolved.chat_template)
+        renderer = self._renderer_of(chat_template)
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         parsed: list[tuple[str | None, list[int]]] = []
         for conversation in conversations:
@@ -254,6 +266,116 @@ class LLM:
             parsed.append((text, tokenizer.encode(text, rendering.breaks, add_special_tokens=False)))
         return self._generate(parsed, sampling_params, use_tqdm, lora_request)
 
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        *,
+        pooling_task: str | None = None,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What the model makes of each prompt, in order, as an array: `outputs.data`.
+
+        prompts, use_tqdm, lora_request: as of `generate`. A prompt may fill the context.
+        pooling_task: one of the model's tasks, such as embed, classify or token_embed; None: the only one that it has.
+        Raises InvalidRequest, before anything is computed, and RuntimeError if the engine fails, or computes a result
+        that is not finite.
+        """
+        params, pooler = pooling_params or PoolingParams(), self._pooler
+        task = pooler.default_task(params, pooling_task)
+        parsed = pooler.prompts([_text_or_ids(each) for each in _listed(prompts)], params)
+        return pooler.pooled(parsed, task, params, self._pools(use_tqdm, lora_request))
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
+        """An embedding of each prompt: `outputs.embedding`. See `encode`."""
+        found = self.encode(prompts, pooling_params, pooling_task="embed", use_tqdm=use_tqdm, lora_request=lora_request)
+        return [each.with_output(EmbeddingOutput(each.outputs.data.tolist())) for each in found]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+        """The score of each label, for each prompt: `outputs.probs`. See `encode`."""
+        found = self.encode(
+            prompts, pooling_params, pooling_task="classify", use_tqdm=use_tqdm, lora_request=lora_request
+        )
+        return [each.with_output(ClassificationOutput(each.outputs.data.tolist())) for each in found]
+
+    def reward(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """The rewards of each prompt: of its steps or tokens, of a model that rates these, else one. See `encode`."""
+        task = "classify" if self._pooler.pooling.head("token_classify") is None else "token_classify"
+        return self.encode(prompts, pooling_params, pooling_task=task, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
+        chat_template: str | None = None,
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        """How well each text of data_2 matches data_1, which is one text or one for each: `outputs.score`.
+
+        A model with one score rates both texts in one prompt; of others their vectors are compared. chat_template: of
+        models whose prompts of pairs are messages; None: the model's own. See `encode`.
+        """
+        queries = [data_1] if isinstance(data_1, str) else list(data_1)
+        documents = [data_2] if isinstance(data_2, str) else list(data_2)
+        renderer = self._renderer_of(chat_template) if self._pooler.pooling.pair == BY_CHAT else None
+        if chat_template is not None and renderer is None:
+            raise InvalidRequest("this model's prompts of pairs have no chat template", param="chat_template")
+
+        def as_messages(query: str, document: str) -> list[int]:
+            assert renderer is not None, "the pair is not one of messages"
+            messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+            template, rendering = renderer.rendering(messages, add_generation_prompt=False)
+            text = template.render(rendering)
+            return self.get_tokenizer().encode(text, rendering.breaks, add_special_tokens=False)
+
+        params = pooling_params or PoolingParams()
+        return self._pooler.scores(queries, documents, params, self._pools(use_tqdm, lora_request), as_messages)
+
+    @property
+    def _pooler(self) -> Pooler:
+        spec = self._resolved.model_spec
+        if spec.pooling is None:
+            raise InvalidRequest("this model only generates tokens", param="pooling_task")
+        return Pooler(spec.pooling, self._tokenizer, self._resolved.model.max_model_len)
+
+    def _pools(self, use_tqdm: bool, lora_request: LoRARequest | Sequence[LoRARequest | None] | None) -> Compute:
+        def compute(prompts: Sequence[PoolPrompt], task: str) -> list[tuple[str, EngineOutput]]:
+            requests: list[tuple[EngineRequest, PooledOutput]] = []
+            for prompt, adapter in zip(prompts, one_each(lora_request, len(prompts)), strict=True):
+                inputs = self._inputs(prompt.token_ids, task_of(prompt, task), adapter)
+                request = EngineRequest(request_id=str(next(self._request_numbers)), inputs=inputs)
+                requests.append((request, PooledOutput()))
+            with _progress(len(requests), show=use_tqdm) as advance:
+                self._run(requests, advance)
+            return [(request.request_id, kept.output) for request, kept in requests if kept.output is not None]
+
+        return compute
+
     def collective_rpc(
         self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
@@ -264,6 +386,13 @@ class LLM:
         RuntimeError if a process of the model has ended.
         """
         return self._running.call_workers(method, args, kwargs or {})
+
+    def _renderer_of(self, chat_template: str | None) -> Renderer:
+        """chat_template: None for that of the model, or of the options."""
+        if chat_template is not None:
+            return self._new_renderer(_template(chat_template))
+        self._renderer = self._renderer or self._new_renderer(self._resolved.chat_template)
+        return self._renderer
 
     def _new_renderer(self, chat_template: TemplateSource | None) -> Renderer:
         server = self._resolved.server
@@ -278,16 +407,10 @@ class LLM:
 
     def _parse(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """(text, token ids) of one prompt."""
-        if isinstance(prompt, Mapping):
-            if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-            if "prompt" not in prompt:
-                raise InvalidRequest("a prompt given as a dict needs `prompt` or `prompt_token_ids`", param="prompts")
-            return self._parse(prompt["prompt"])
-        if isinstance(prompt, str):
-            return prompt, self.get_tokenizer().encode(prompt)
-        token_ids: list[int] = list(prompt)
-        return None, token_ids
+        given = _text_or_ids(prompt)
+        if isinstance(given, str):
+            return given, self.get_tokenizer().encode(given)
+        return prompt.get("prompt") if isinstance(prompt, Mapping) else None, given
 
     def _generate(
         self,
@@ -318,7 +441,7 @@ class LLM:
             self._run(requests, advance)
         return results
 
-    def _inputs(self, token_ids: list[int], params: SamplingParams, adapter: LoRARequest | None) -> RequestInputs:
+    def _inputs(self, token_ids: list[int], params: Task, adapter: LoRARequest | None) -> RequestInputs:
         """Raises InvalidRequest for an adapter that cannot be used."""
         if adapter is None:
             return RequestInputs(token_ids, params)
@@ -367,6 +490,16 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | Mapping) or (len(prompts) and isinstance(prompts[0], int)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
+
+
+def _text_or_ids(prompt: Prompt) -> str | list[int]:
+    if isinstance(prompt, Mapping):
+        if "prompt_token_ids" in prompt:
+            return list(prompt["prompt_token_ids"])
+        if "prompt" not in prompt:
+            raise InvalidRequest("a prompt given as a dict needs `prompt` or `prompt_token_ids`", param="prompts")
+        return _text_or_ids(prompt["prompt"])
+    return prompt if isinstance(prompt, str) else list(prompt)
 
 
 def _one_each(sampling: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,7 +26,8 @@ from .protocol.json import dump
 from .protocol.messages import error_body, is_path_of_messages
 from .routes.absent import NO_ENGINE, TABLE, NotHere, disabled
 from .routes.page import assets
-from .routes.table import UPLOADS, routes_of, routes_of_engine
+from .routes.route_entry import RouteEntry
+from .routes.table import UPLOADS, other_ability, routes_of, routes_of_engine
 from .service import Service
 
 access_log = logging.getLogger(ACCESS_LOGGER)
@@ -42,13 +44,21 @@ def build_app(service: Service) -> Starlette:
     """
     has_profiler = bool(service.resolved.observability.profiler_config)
     has_sleep = service.resolved.model.enable_sleep_mode
+    entries = routes_of(service.settings, has_profiler=has_profiler, has_sleep=has_sleep)
     routes = [
         Route(
             route.path,
-            Endpoint(service, route.path, route.handle, scope=route.scope, is_limited=route.is_limited),
+            Endpoint(
+                service,
+                route.path,
+                route.handle,
+                scope=route.scope,
+                is_limited=route.is_limited,
+                refusal=functools.partial(_refusal, service, route, entries),
+            ),
             methods=[route.method],
         )
-        for route in routes_of(service.settings, has_profiler=has_profiler, has_sleep=has_sleep)
+        for route in entries
     ]
     routes += [
         Route(file.path, Endpoint(service, FOLDER, file.handle, scope=file.scope), methods=[file.method])
@@ -80,6 +90,10 @@ def build_app(service: Service) -> Starlette:
         app.build_middleware_stack()
     )  # now, so that a middleware class whose constructor raises ends the start
     return app
+
+
+def _refusal(service: Service, route: RouteEntry, entries: Sequence[RouteEntry]) -> ApiError | None:
+    return other_ability(route.needs, entries, service.abilities)
 
 
 async def _route_error(request: Request, error: Exception) -> Any:
@@ -193,7 +207,10 @@ class _KeyCheck:
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         owner = scope.get("stoker.owner")  # set by the runner of batches; requests from the network have none
-        key = self._keys.check(scope["path"], scope["headers"]) if owner is None else self._keys.of_owner(owner)
+        if owner is None:
+            key = self._keys.check(scope["path"], scope["headers"], scope["method"])
+        else:
+            key = self._keys.of_owner(owner)
         scope["stoker.cache_salt"] = self._keys.cache_salt(key)
         scope["stoker.key"] = key
         scope["stoker.owner"] = self._keys.owner(key)

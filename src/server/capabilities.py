@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from ..formats.format import Format, Harmony
+from ..model.pooling import Pooling, PoolTask
 from ..text.switches import THINKING_SWITCHES
 
+# Besides the tasks of a model's heads: it generates text; it can say how well two texts match.
+Ability = PoolTask | Literal["generate", "score"]
 _EFFORTS = ("low", "medium", "high")
 
 
@@ -45,3 +49,13 @@ def reasoning_levels(variables: Collection[str]) -> tuple[str, ...]:
     is_switch = any(name in variables for name in THINKING_SWITCHES)
     levels = _EFFORTS if "reasoning_effort" in variables else ("medium",) if is_switch else ()
     return ("none", *levels) if is_switch else levels
+
+
+def abilities_of(pooling: Pooling | None, *, generates: bool) -> frozenset[Ability]:
+    """What a model can do. Texts are compared by one number for a pair of them, or by their vectors."""
+    found: set[Ability] = {"generate"} if generates else set()
+    for head in () if pooling is None else pooling.heads:
+        found.add(head.task)
+        if head.task in ("embed", "token_embed") or (head.task == "classify" and head.width == 1):
+            found.add("score")
+    return frozenset(found)

@@ -27,6 +27,7 @@ from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
 from .protocol.fields import CommonFields, SamplingFields
 from .protocol.names import Names
+from .protocol.pooling import PoolingFields
 from .protocol.stream import DONE, error_frame
 from .protocol.wire import Wire
 from .service import Service
@@ -115,12 +116,14 @@ class Call:
 
     def inputs(self, prompt: list[int], sampling: SamplingParams, body: SamplingFields) -> RequestInputs:
         """What a request of this call brings to the computation."""
-        scope, transfer = self.cache_scope, body.kv_transfer_params
-        if body.cache_salt:
-            scope = replace(scope, salt=scope.salt + body.cache_salt)
+        scope, transfer = self.salted(body.cache_salt), body.kv_transfer_params
         if transfer is not None and transfer.do_remote_decode:  # see PrefillServers: the reader's root text is the salt
             scope = replace(scope, is_root=True)
         return RequestInputs(prompt, sampling, scope, adapter=self.adapter)
+
+    def salted(self, salt: str | None) -> CacheScope:
+        """The scope of the request's prefixes, with the salt that it sends."""
+        return replace(self.cache_scope, salt=self.cache_scope.salt + salt) if salt else self.cache_scope
 
     @property
     def rank(self) -> int | None:
@@ -183,7 +186,7 @@ class Call:
         return body
 
     def _read_timeout(self, body: Wire) -> None:
-        if isinstance(body, CommonFields) and body.timeout is not None:
+        if isinstance(body, CommonFields | PoolingFields) and body.timeout is not None:
             self._timeouts_s.append(body.timeout)
 
     async def _long(self, model: type[Body], content: bytes | bytearray, max_values: int, keep: Sequence[str]) -> Body:
@@ -339,16 +342,19 @@ class Endpoint:
         *,
         scope: Scope = "inference",
         is_limited: bool = False,
+        refusal: Callable[[], ApiError | None] = lambda: None,
     ) -> None:
         """
         scope: that a key needs.
         is_limited: whether the limits of a key count its requests.
+        refusal: why the model cannot serve this route; None if it can.
         """
         self._service = service
         self._route = route
         self._handle = handle
         self._scope = scope
         self._is_limited = is_limited
+        self._refusal = refusal
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         scope["stoker.route"] = self._route
@@ -357,6 +363,8 @@ class Endpoint:
             call.traced = TracedRequest(scope["headers"], self._route, call.arrived_at, call.log_fields)
             scope["stoker.traced"] = call.traced
         check_scope(call.key, self._scope, f"{scope['method']} {self._route}")
+        if (refusal := self._refusal()) is not None:
+            raise refusal
         with call.admission:
             call.admission.enter_context(self._service.key_usage.admitted(call.key if self._is_limited else None))
             try:

@@ -29,6 +29,15 @@ from .protocol.derender import DerenderChatRequest, DerenderCompletionRequest
 from .protocol.errors import ApiError, bad_request
 from .protocol.generate import AbortRequest, GenerateRequest
 from .protocol.messages import CountTokensRequest, MessagesRequest
+from .protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
+from .protocol.pooling_dialects import (
+    CohereEmbedRequest,
+    TeiDecodeRequest,
+    TeiEmbedRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+    TeiTokensRequest,
+)
 from .protocol.responses import ResponsesRequest
 from .protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from .protocol.wire import Wire
@@ -47,6 +56,17 @@ MODELS: dict[str, type[Wire]] = {
         ResponsesRequest,
         MessagesRequest,
         CountTokensRequest,
+        EmbeddingRequest,
+        PoolingRequest,
+        ClassifyRequest,
+        ScoreRequest,
+        RerankRequest,
+        CohereEmbedRequest,
+        TeiEmbedRequest,
+        TeiTokensRequest,
+        TeiPredictRequest,
+        TeiSimilarityRequest,
+        TeiDecodeRequest,
     )
 }
 MAX_NAMES, MAX_NAME_CHARS = 256, 100  # of unknown fields, in an answer
@@ -110,7 +130,7 @@ class RequestJobs(template_jobs.TemplateJobs):
         unknown = request.unknown_fields
         shown = [name[:MAX_NAME_CHARS] for name in unknown[:MAX_NAMES]]
         kept, more = request.essentials(), {name: getattr(request, name) for name in job["keep"]}
-        _check_size(kept)
+        _check_size({name: value for name, value in kept.items() if name not in type(request).content_fields})
         _check_values(more, 2 * json.MAX_ITEMS)  # such as all items of a conversation
         kept |= more
         fields = {name: _packed(name, value) for name, value in kept.items()}
@@ -119,9 +139,10 @@ class RequestJobs(template_jobs.TemplateJobs):
         )
         return {"fields": fields, "unknown": shown, "num_unknown": len(unknown), "skipped": skipped}
 
-    def _has(self, job: dict[str, Any], body: bytes) -> bool:
-        """Whether the object in the body has a field."""
-        return job["name"] in json.parse(body)
+    def _has(self, job: dict[str, Any], body: bytes) -> list[str]:
+        """Choose the names that the object in the body has as fields."""
+        fields = json.parse(body)
+        return [name for name in job["names"] if name in fields]
 
     def _grammar(self, job: dict[str, Any], _: bytes) -> str:
         """The grammar of an answer. Imported here: the other jobs need no grammars."""

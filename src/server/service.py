@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,7 +20,9 @@ from ..formats.detect import Detection
 from ..formats.format import Format
 from ..isolated.isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from ..logs import log_fields
+from ..model.pooling import Pooling
 from ..text.length import TextLimit
+from ..text.pool_prompts import PromptMaker
 from ..text.renderer import Renderer
 from ..text.tokenizer import Tokenizer
 from . import engine_errors
@@ -30,7 +33,7 @@ from .access.shared_state import SharedState
 from .adapters import Adapter, Adapters, Listed
 from .agents.normalise import rules_of
 from .agents.sessions import Sessions
-from .capabilities import Capabilities, capabilities_of
+from .capabilities import Ability, Capabilities, abilities_of, capabilities_of
 from .constraints import Constraints
 from .http.limits import BodyMemory, Limits
 from .http.live import LiveRequests
@@ -40,6 +43,7 @@ from .observe.engine_metrics import EngineSnapshot
 from .observe.metrics import Metrics
 from .observe.process_usage import usage_of
 from .observe.tracing import Tracing
+from .page.files import page_paths
 from .prefill_servers import PrefillServers
 from .protocol.errors import ApiError, bad_request, own, unsupported
 from .request_jobs import REQUEST_JOBS
@@ -101,7 +105,11 @@ class Service:
         self.tool_servers = ToolServers(server.tool_server) if server.tool_server else None
         self.turns = Turns()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
+        self.keys = Keys(
+            [key.get_secret_value() for key in server.api_key],
+            open_paths=open_paths(server),
+            open_pages=frozenset(page_paths(server)),
+        )
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
         self.background = Background(server.max_stored_bytes)
         self.responses: Store | None = None
@@ -168,6 +176,27 @@ class Service:
             return self.client.info
         except RuntimeError:
             raise self.not_ready() or engine_errors.not_ready(EngineState.STARTING) from None
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What the model makes of whole texts; None if it only generates."""
+        return self.resolved.model_files.spec.pooling
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What the model can do."""
+        spec = self.resolved.model_files.spec
+        return abilities_of(spec.pooling, generates=spec.generates)
+
+    def need_pooling(self) -> Pooling:
+        """What the model makes of whole texts, for the routes of a model that makes something of them."""
+        assert self.pooling is not None, "routes are refused whose task the model does not have"
+        return self.pooling
+
+    @functools.cached_property
+    def prompt_maker(self) -> PromptMaker:
+        """What makes prompts of texts that are pooled. Raises ApiError without a tokenizer."""
+        return PromptMaker(self.need_tokenizer(), self.need_pooling())
 
     @property
     def _second_system(self) -> str:

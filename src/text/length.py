@@ -8,10 +8,11 @@ from ..engine.api import InvalidRequest
 
 
 class TextLimit(NamedTuple):
-    """max_tokens: of the context. bytes_per_token: at most."""
+    """max_tokens: of the context. bytes_per_token: at most. has_output: whether tokens are generated after the text."""
 
     max_tokens: int
     bytes_per_token: int
+    has_output: bool = True
 
     def check(self, text: str, *, param: str) -> None:
         """Raises InvalidRequest (context_length_exceeded) for a text with more bytes than these tokens can have."""
@@ -19,16 +20,21 @@ class TextLimit(NamedTuple):
             return
         at_least = -(-len(text.encode("utf-8", "surrogatepass")) // self.bytes_per_token)
         if at_least > self.max_tokens:
-            raise too_long(at_least, self.max_tokens, param=param, at_least=True)
+            raise too_long(at_least, self.max_tokens, param=param, at_least=True, has_output=self.has_output)
 
 
-def too_long(num_tokens: int, max_tokens: int, *, param: str, at_least: bool = False) -> InvalidRequest:
-    """The error for a prompt that exceeds the context, with both numbers. LangChain knows it by its first words."""
+def too_long(
+    num_tokens: int, max_tokens: int, *, param: str, at_least: bool = False, has_output: bool = True
+) -> InvalidRequest:
+    """The error for a prompt that exceeds the context, with both numbers. LangChain knows it by its first words.
+
+    has_output: whether tokens are generated, which then need a place in the context, too.
+    """
     count = f"at least {num_tokens}" if at_least else str(num_tokens)
     message = f"prompt is too long: it has {count} tokens, but {context_limit(max_tokens)}"
-    return InvalidRequest(
-        f"{message}, and at least one must remain for the output", param=param, code="context_length_exceeded"
-    )
+    if has_output:
+        message += ", and at least one must remain for the output"
+    return InvalidRequest(message, param=param, code="context_length_exceeded")
 
 
 def context_limit(max_tokens: int) -> str:

@@ -7,10 +7,11 @@ incremental decoding is in detokenizer.py, rendering of chats in renderer.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ INLINE_CHARS = 4096
 _SLOW_S = 0.05  # for a short text; see Tokenizer.inline_chars
 
 _CUT_MARGIN = 64  # tokens next to a cut may differ from the whole text's tokens
+Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Truncation:
     """A prompt longer than `num_tokens` is cut at one side."""
 
     num_tokens: int  # at least 1
-    side: Literal["left", "right"] = "left"
+    side: Side = "left"
 
     def of(self, token_ids: list[int]) -> list[int]:
         return token_ids[: self.num_tokens] if self.side == "right" else token_ids[-self.num_tokens :]
@@ -141,6 +143,10 @@ class Tokenizer:
         start = next((index for index in starts if whole[index : index + len(plain)] == plain), 0)
         return whole[:start], whole[start + len(plain) :]
 
+    def num_before(self, prefix: str) -> int:
+        """Number of tokens before those of a text that is written after this prefix, special tokens included."""
+        return len(self.encode(prefix)) - len(self._around[1])
+
     @functools.cached_property
     def _breaking(self) -> BreakingEncoder:
         return BreakingEncoder(self.backend, self.control_tokens)
@@ -150,18 +156,36 @@ class Tokenizer:
         text = encoder.text_to_encode(text, breaks)
         return encoder.ids(self._encoding(text, add_special_tokens=False, backend=encoder.backend).ids)
 
+    def encode_many(
+        self, texts: Sequence[str] | Sequence[tuple[str, str]], *, add_special_tokens: bool = True
+    ) -> list[tokenizers.Encoding]:
+        """Encode texts, or pairs of texts, on several threads. Raises InvalidRequest as `encode` does."""
+        with _refused_texts():
+            return self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+
+    def shortened(self, text: str, num_tokens: int, side: Side) -> str:
+        """The part of a text that is its first `num_tokens` tokens, or its last ones if the left side is cut.
+
+        The part may have some tokens more or less when it is encoded again, next to other text.
+        """
+        room = (num_tokens + _CUT_MARGIN) * self.max_token_bytes * self._max_composed
+        text = text[:room] if side == "right" else text[-room:]
+        with _refused_texts():
+            offsets = self.backend.encode(text, add_special_tokens=False).offsets
+        if len(offsets) <= num_tokens:
+            return text
+        if num_tokens == 0:
+            return ""
+        return text[: offsets[num_tokens - 1][1]] if side == "right" else text[offsets[-num_tokens][0] :]
+
     def _encoding(
         self, text: str, *, add_special_tokens: bool, backend: tokenizers.Tokenizer | None = None
     ) -> tokenizers.Encoding:
         """Raises InvalidRequest for a text that the library cannot encode."""
         began = time.perf_counter()
         try:
-            return (backend or self.backend).encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
-        except BaseException as error:
-            # Not an Exception: a panic of the library, here at the limit on steps of a pattern.
-            if type(error).__name__ != "PanicException":
-                raise
-            raise InvalidRequest("the patterns of this model's tokenizer cannot process this text") from None
+            with _refused_texts():
+                return (backend or self.backend).encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         finally:
             if len(text) <= self.inline_chars and time.perf_counter() - began > _SLOW_S:
                 self.inline_chars = 0
@@ -175,13 +199,14 @@ class Tokenizer:
         breaks: Sequence[int] = (),
         add_special_tokens: bool = True,
         cut: Truncation | None = None,
+        has_output: bool = True,
     ) -> list[int]:
         """`TextLimit.check`, then `encode`, or `encode_cut`; a long text in a thread (the library releases the GIL)."""
 
         def work() -> list[int]:
             if cut is not None:
                 return self.encode_cut(text, cut, breaks, add_special_tokens=add_special_tokens)
-            self.text_limit(max_tokens).check(text, param=param)
+            self.text_limit(max_tokens, has_output=has_output).check(text, param=param)
             return self.encode(text, breaks, add_special_tokens=add_special_tokens)
 
         return work() if len(text) <= self.inline_chars else await self.run(work)
@@ -199,9 +224,9 @@ class Tokenizer:
             self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def text_limit(self, max_tokens: int) -> TextLimit:
-        """The limit of texts that must fit into this number of tokens."""
-        return TextLimit(max_tokens, self.max_token_bytes * self._max_composed)
+    def text_limit(self, max_tokens: int, *, has_output: bool = True) -> TextLimit:
+        """The limit of texts that must fit into this number of tokens. has_output: as in TextLimit."""
+        return TextLimit(max_tokens, self.max_token_bytes * self._max_composed, has_output)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of a whole sequence. Ids without a token (padding rows of a model) are ignored."""
@@ -221,6 +246,18 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The token's text; U+FFFD for a part of a character."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def _refused_texts() -> Iterator[None]:
+    """Raises InvalidRequest for a text that the library cannot encode."""
+    try:
+        yield
+    except BaseException as error:
+        # Not an Exception: a panic of the library, here at the limit on steps of a pattern.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InvalidRequest("the patterns of this model's tokenizer cannot process this text") from None
 
 
 def _read_templates(folder: Path, config: dict[str, Any]) -> dict[str, TemplateSource]:

@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 from triton.runtime.errors import InterpreterError
 
 from . import (
+    test_attend_whole,
     test_attention,
     test_attention_plan,
     test_compressed_attention,
@@ -92,6 +93,11 @@ def latents(device: torch.device) -> None:
         for window in (1, 20, 64):
             test_latent_attention.test_queries_attend_to_their_windows(device, programs, window)
     test_latent_attention.test_tokens_after_the_last_row_see_nothing(device)
+
+
+def whole_sequences(device: torch.device) -> None:
+    for sizes, window, slopes in (((6, 2, 24), None, False), ((4, 4, 32), 5, True)):
+        test_attend_whole.test_queries_attend_to_their_sequence(device, SMALL, sizes, window, slopes)
 
 
 def lora_add(device: torch.device) -> None:
@@ -459,6 +465,23 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_read_streams", hyper_connections, "*", 17, 21, left),  # rows of the matrix overlap
         ("_write_streams", hyper_connections, "*", 5, 9, left),  # and here
         ("_write_streams", hyper_connections, "*=", 0, 1, removed),
+    ],
+    "attend_whole": [
+        (
+            "_attend_whole",
+            whole_sequences,
+            "<=",
+            0,
+            1,
+            becomes("<"),
+        ),  # the first token of a sequence is of the one before
+        ("_attend_whole", whole_sequences, "+", 5, 24, left),  # a search that ends too early
+        ("_attend_whole", whole_sequences, "+", 9, 24, left),  # the last token of a window
+        ("_attend_whole", whole_sequences, "tl.maximum()", 0, 1, argument(0)),  # no window before the query
+        ("_attend_whole", whole_sequences, ">=", 0, 1, becomes(">")),  # the first key
+        ("_attend_whole", whole_sequences, "<", 5, 6, becomes("<=")),  # a key of the next sequence
+        ("_attend_whole", whole_sequences, "-x", 0, 1, operand),  # slopes grow
+        ("_attend_whole", whole_sequences, "+", 22, 24, left),  # all heads write to the first
     ],
     "lora_add": [
         ("_shrink", lora_add, "+", 4, 19, left),  # every tile has the first rows of the slot

@@ -1016,7 +1016,7 @@ def build(family: str, **changes: Any) -> PreTrainedModel:
     settings = {key: value for key, value in {**COMMON, **FAMILIES[family], **changes}.items() if value is not ...}
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     torch.manual_seed(0)
-    return _spread(AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+    return spread(AutoModelForCausalLM.from_config(config, dtype=torch.float32))
 
 
 def build_with_encoders(model_type: str) -> PreTrainedModel:
@@ -1025,10 +1025,10 @@ def build_with_encoders(model_type: str) -> PreTrainedModel:
     text = {**COMMON, **settings.get("text_config", {})}
     config = AutoConfig.for_model(model_type, **{**settings, "text_config": text})
     torch.manual_seed(0)
-    return _spread(AutoModelForImageTextToText.from_config(config, dtype=torch.float32))
+    return spread(AutoModelForImageTextToText.from_config(config, dtype=torch.float32))
 
 
-def _spread(model: PreTrainedModel) -> PreTrainedModel:
+def spread(model: PreTrainedModel) -> PreTrainedModel:
     model.eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -48,10 +48,10 @@ class Running(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def serving(*words: str, **options: Any) -> AsyncIterator[Running]:
+async def serving(*words: str, enable_lora: bool = True, **options: Any) -> AsyncIterator[Running]:
     """words: of the command line. options: of the deployment, by name."""
     arguments = {"model": MODEL, "dtype": "float32", "num_threads": 1, "num_gpu_blocks_override": 256}
-    deployment = load_deployment([], ["--enable-lora", *words], {}, arguments | options)
+    deployment = load_deployment([], ["--enable-lora", *words] if enable_lora else words, {}, arguments | options)
     resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     client = InProcessClient(lambda _: build_core(resolved))
     await client.start()

@@ -28,6 +28,7 @@ from stoker.config.schema.structured_outputs import StructuredOutputsConfig
 from stoker.formats.detect import Detection
 from stoker.formats.format import Format
 from stoker.isolated.isolation import IsolatedProcesses
+from stoker.model.pooling import PoolHead, Pooling
 from stoker.model.spec import ModelSpec
 from stoker.server.app import build_app
 from stoker.server.http.address import take_address
@@ -51,6 +52,8 @@ SCHEDULER = {
     "max_long_partial_prefills": 1,
     "long_prefill_token_threshold": 0,
 }
+# A decoder embeds texts, too.
+POOLING = Pooling(heads=(PoolHead(task="embed", width=8, activation="normalize"),))
 SERVER = {
     "port": 0,
     "log_format": "human",
@@ -66,7 +69,8 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
              sampling_defaults: dict[str, Any] | None = None,
              observability: dict[str, Any] | None = None, parallel: dict[str, Any] | None = None,
              kv_transfer: dict[str, Any] | None = None, structured_outputs: dict[str, Any] | None = None,
-             chat_template: str | None = None, **server: Any) -> Resolved:  # fmt: skip
+             chat_template: str | None = None, pooling: Pooling | None = POOLING, generates: bool = True,
+             **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
     read = {"tokenizer": str(folder), "hf_config_path": str(folder), "config_format": "hf", "rope_theta": 1e4}
     return Resolved(
@@ -82,7 +86,8 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         observability=ObservabilityConfig(**(observability or {})),
         server=ResolvedServer(**{**SERVER, **server}),
         model_files=ModelFiles.model_construct(  # the server uses no other fields
-            tokenizer_path=str(folder), spec=ModelSpec.model_construct(architecture="")
+            tokenizer_path=str(folder),
+            spec=ModelSpec.model_construct(architecture="", pooling=pooling, generates=generates),
         ),
         machine=MachineSpec.model_construct(),
         memory=MemoryPlan.model_construct(),

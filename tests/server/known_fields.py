@@ -84,6 +84,20 @@ chat_template_kwargs media_io_kwargs mm_processor_kwargs tools
 SGLANG_TOKENIZE = "tool_choice reasoning_effort"
 LLAMA_CPP_TOKENIZE = "content add_special parse_special with_pieces"
 
+OPENAI_EMBEDDINGS = "input model dimensions encoding_format user"
+VLLM_POOLED = """
+model user truncate_prompt_tokens truncation_side padding request_id priority mm_processor_kwargs cache_salt
+"""
+VLLM_OF_TEXTS = """
+input messages add_generation_prompt continue_final_message chat_template chat_template_kwargs add_special_tokens
+use_activation media_io_kwargs
+"""
+VLLM_OLDER = "normalize softmax activation"
+VLLM_VECTORS = "encoding_format embed_dtype endianness dimensions late_chunking_params"
+VLLM_PAIRS = "max_tokens_per_query max_tokens_per_doc instruction chat_template_kwargs use_activation"
+JINA_AND_INFINITY = "return_documents raw_scores"
+TEI_OF_TEXTS = "inputs truncate truncation_direction prompt_name"
+
 KNOWN: dict[str, frozenset[str]] = {
     route: frozenset(" ".join(parts).split())
     for route, parts in {
@@ -99,5 +113,21 @@ KNOWN: dict[str, frozenset[str]] = {
         "/detokenize": ("model tokens skip_special_tokens",),
         "/v1/responses": (VLLM_RESPONSES,),
         "/v1/messages": (VLLM_MESSAGES,),
+        "/v1/embeddings": (OPENAI_EMBEDDINGS, VLLM_POOLED, VLLM_OF_TEXTS, VLLM_VECTORS, VLLM_OLDER, "modality"),
+        "/pooling": (VLLM_POOLED, VLLM_OF_TEXTS, VLLM_VECTORS, VLLM_OLDER, "task data"),
+        "/classify": (VLLM_POOLED, VLLM_OF_TEXTS, VLLM_OLDER, "raw_scores"),
+        "/score": (VLLM_POOLED, VLLM_PAIRS, VLLM_OLDER, "queries documents"),
+        "/rerank": (
+            VLLM_POOLED, VLLM_PAIRS, VLLM_OLDER, JINA_AND_INFINITY, "query documents top_n",
+            "texts truncate truncation_direction return_text",
+        ),
+        "/v2/embed": (
+            "model input_type texts images inputs max_tokens output_dimension embedding_types truncate priority",
+        ),
+        "/embed": (TEI_OF_TEXTS, "normalize dimensions"),
+        "/embed_all": (TEI_OF_TEXTS,),
+        "/predict": ("inputs truncate truncation_direction raw_scores",),
+        "/similarity": ("inputs parameters",),
+        "/decode": ("ids skip_special_tokens",),
     }.items()
 }  # fmt: skip

@@ -122,16 +122,19 @@ def test_every_row_has_one_result(run: Callable[..., None]):
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}),
         ("/v1/responses", {"input": "Hello", "max_output_tokens": 3}),
         ("/v1/messages", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}),
+        ("/v1/embeddings", {"input": ["Hello, world", "How are you?"]}),
+        ("/v1/score", {"queries": "Hello, world", "documents": ["How are you?"]}),
+        ("/v1/rerank", {"query": "Hello, world", "documents": ["How are you?"]}),
     ],
 )
-def test_every_generating_route_can_be_that_of_a_batch(run: Callable[..., None], endpoint: str, body: dict[str, Any]):
+def test_every_route_of_answers_can_be_that_of_a_batch(run: Callable[..., None], endpoint: str, body: dict[str, Any]):
     async def scenario(api: Api) -> None:
         line = json.dumps({"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": MODEL, **body}})
         batch = await api.ended(await api.create(line, endpoint=endpoint))
         assert batch["request_counts"]["completed"] == 1, await api.rows(batch["error_file_id"])
         answer = (await api.rows(batch["output_file_id"]))["a"]["response"]["body"]
         used = answer["usage"]
-        counts = [used.get(name, used.get(other)) for name, other in USED]
+        counts = [used.get(name, used.get(other)) or 0 for name, other in USED]
         assert [batch["usage"][name] for name, _ in USED] == counts
         assert batch["usage"]["total_tokens"] == sum(counts) > 3
         assert batch["model"] == answer["model"]
@@ -447,7 +450,7 @@ def test_a_wrong_upload_is_refused(run: Callable[..., None], fields: Any, conten
     [
         ({"input_file_id": "file-x"}, "file_id"),
         ({"input_file_id": "../../etc/passwd"}, "file_id"),
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"completion_window": "1y"}, "completion_window"),
         ({"completion_window": "90d"}, "completion_window"),
         ({"metadata": {"a": 1}}, "metadata.a"),

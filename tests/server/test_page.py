@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from stoker.config.schema.server import ServerConfig
+from stoker.model.pooling import PoolHead, Pooling
 from stoker.server.page.files import page_paths
 from stoker.server.routes.examples import EXAMPLES
 from stoker.server.routes.table import routes_of
@@ -58,7 +59,7 @@ def test_a_file_that_the_browser_has_is_not_sent_again(served: Served):
 @pytest.mark.parametrize(("page", "docs"), [(True, True), (True, False), (False, True), (False, False)])
 def test_the_page_and_the_description_can_be_disabled(folder: Path, page: bool, docs: bool):
     served = Served(folder, disable_web_page=not page, disable_docs=not docs)
-    views = " ".join(["chat live config"] * page + ["docs"] * docs)
+    views = " ".join(["chat similarity live config"] * page + ["docs"] * docs)
     for path, is_served in {"/": page, "/docs": docs, "/page/main.js": page or docs}.items():
         answer = served.get(path)
         assert answer.status_code == (200 if is_served else 404), path
@@ -109,7 +110,9 @@ def test_no_script_can_turn_text_into_html():
 
 
 def test_every_example_is_answered(folder: Path):
-    served = Served(folder)
+    tasks = ("embed", "token_embed", "classify", "sparse")
+    heads = tuple(PoolHead(task=task, width=width) for task, width in zip(tasks, (8, 4, 3, 1), strict=True))
+    served = Served(folder, pooling=Pooling(heads=heads))
     described = served.get("/openapi.json").json()
     for path, example in EXAMPLES.items():
         content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]

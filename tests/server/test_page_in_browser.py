@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from stoker.model.pooling import PoolHead, Pooling
 from stoker.text.tokenizer import Tokenizer
 
 from ..browser import answer_of, ask, launched, opened
@@ -630,6 +631,36 @@ def test_a_file_is_uploaded_and_listed_on_the_api_page(browser: Any, folder: Pat
         shown.get_by_label("file_id", exact=True).fill(identifier)
         shown.get_by_role("button", name="Send").click()
         shown.get_by_text("HTTP 200").wait_for()
+
+
+def test_texts_are_ordered_by_their_similarity(page: Any):
+    page.get_by_role("link", name="Similarity").click()
+    page.get_by_label("Query").fill("the cat sat")
+    page.get_by_label("Texts, one in each line").fill("a dog ran\n\n the cat sat \nHello")
+    page.get_by_role("button", name="Compare").click()
+    rows = page.locator(".similar li")
+    page.get_by_text("3 texts").wait_for()
+    assert rows.count() == 3
+    assert rows.first.inner_text().split("\n") == ["1.000", "the cat sat"]
+    scores = [float(row.locator(".similar-score").inner_text()) for row in rows.all()]
+    assert scores == sorted(scores, reverse=True)
+    page.reload()
+    assert page.get_by_label("Query").input_value() == "the cat sat"
+
+
+def test_what_cannot_be_compared_is_shown(browser: Any, server: ServerThread):
+    with opened(browser, f"{server.url}/#similarity", allowed="400") as page:
+        page.get_by_label("Texts, one in each line").fill("")
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_role("alert").wait_for()
+        assert "HTTP 400" in page.locator(".error").inner_text()
+
+
+def test_a_model_that_only_compares_texts_has_no_chat(browser: Any, folder: Path):
+    pooling = Pooling(heads=(PoolHead(task="embed", width=8, activation="normalize"),))
+    with ServerThread(folder, pooling=pooling, generates=False) as server, opened(browser, server.url) as page:
+        page.get_by_role("button", name="Compare").wait_for()
+        assert page.locator("#views a").all_inner_texts() == ["Similarity", "Live", "Configuration", "API"]
 
 
 def test_without_the_page_only_the_api_is_offered(browser: Any, folder: Path):

@@ -16,16 +16,20 @@ from openai.types import (
     BatchUsage,
     Completion,
     CompletionUsage,
+    CreateEmbeddingResponse,
+    Embedding,
     FileObject,
     Model,
     batch_create_params,
     batch_list_params,
+    embedding_create_params,
     file_create_params,
     file_list_params,
 )
 from openai.types import completion_create_params as text_params
 from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionStreamOptionsParam
 from openai.types.chat import completion_create_params as chat_params
+from openai.types.create_embedding_response import Usage as EmbeddingUsage
 from openai.types.responses import (
     Response,
     ResponseUsage,
@@ -37,6 +41,7 @@ from openai.types.responses import (
 from openai.types.responses.response_text_config_param import ResponseTextConfigParam
 from openai.types.shared_params import Reasoning
 
+from stoker.model.pooling import PoolHead, Pooling
 from stoker.server.protocol.batches import PAGE_PARAMETERS, CreateBatch, ExpiresAfter
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
@@ -44,6 +49,21 @@ from stoker.server.protocol.derender import DerenderChatRequest, DerenderComplet
 from stoker.server.protocol.fields import StreamOptions
 from stoker.server.protocol.generate import AbortRequest, GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest, OutputConfig
+from stoker.server.protocol.pooling import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from stoker.server.protocol.pooling_dialects import (
+    CohereEmbedRequest,
+    TeiDecodeRequest,
+    TeiEmbedRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+    TeiTokensRequest,
+)
 from stoker.server.protocol.responses import ReasoningOptions, ResponsesRequest, TextOptions
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import GENERATING, UNSERVED, Route, UnservedField
@@ -56,7 +76,9 @@ from .known_fields import KNOWN
 
 BODIES: tuple[type[Wire], ...] = (
     ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest, DetokenizeRequest, ResponsesRequest,
-    MessagesRequest, DerenderChatRequest, DerenderCompletionRequest, AbortRequest,
+    MessagesRequest, DerenderChatRequest, DerenderCompletionRequest, AbortRequest, EmbeddingRequest, PoolingRequest,
+    ClassifyRequest, ScoreRequest, RerankRequest, CohereEmbedRequest, TeiEmbedRequest, TeiTokensRequest,
+    TeiPredictRequest, TeiSimilarityRequest, TeiDecodeRequest,
 )  # fmt: skip
 SERVED = {body.route: frozenset(body.model_fields) for body in BODIES}
 VALID: dict[Route, dict[str, Any]] = {
@@ -67,7 +89,17 @@ VALID: dict[Route, dict[str, Any]] = {
     Route.DETOKENIZE: {"tokens": [5]},
     Route.RESPONSES: {"model": MODEL, "input": "Hello", "max_output_tokens": 2},
     Route.MESSAGES: {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2},
+    Route.EMBEDDINGS: {"model": MODEL, "input": "Hello"},
+    Route.POOLING: {"input": "Hello"},
+    Route.CLASSIFY: {"input": "Hello"},
+    Route.SCORE: {"queries": "Hello", "documents": "world"},
+    Route.RERANK: {"query": "Hello", "documents": ["world"]},
+    Route.COHERE_EMBED: {"model": MODEL, "texts": ["Hello"]},
 }
+HEADS = (
+    PoolHead(task="embed", width=8),
+    PoolHead(task="classify", width=3, modes=("cls",)),
+)
 
 
 def known(route: Route) -> frozenset[str]:
@@ -88,6 +120,7 @@ def test_every_field_of_the_official_clients_is_known():
         (Route.MESSAGES, message_params.MessageCreateParamsBase),
         (Route.MESSAGES, beta_message_params.MessageCreateParamsBase),
         (Route.MESSAGES, message_count_tokens_params.MessageCountTokensParams),
+        (Route.EMBEDDINGS, embedding_create_params.EmbeddingCreateParams),
     ):
         assert typing.get_type_hints(params).keys() - known(route) == set()
     nested = {f"stream_options.{name}" for name in typing.get_type_hints(ChatCompletionStreamOptionsParam)}
@@ -131,7 +164,7 @@ NOT_RETURNED: dict[str, str] = {
 def test_answers_have_every_field_of_the_official_types(folder: Any, tmp_path: Any):
     """A field that a new version of the libraries has is returned, or named above."""
     served = Served(folder, responses_store="memory", files_dir=str(tmp_path))
-    bodies = {route: served.post(str(route), VALID[route]).json() for route in VALID}
+    bodies = {route: served.post(str(route), VALID[route]).json() for route in VALID if route is not Route.CLASSIFY}
     form = {"files": {"file": ("in.jsonl", b"{}")}, "data": {"purpose": "batch"}}
     file = served.request("POST", "/v1/files", **form).json()
     wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
@@ -145,6 +178,9 @@ def test_answers_have_every_field_of_the_official_types(folder: Any, tmp_path: A
         (ChatCompletionMessage, chat["choices"][0]["message"]),
         (CompletionUsage, chat["usage"]),
         (Completion, bodies[Route.TEXT]),
+        (CreateEmbeddingResponse, bodies[Route.EMBEDDINGS]),
+        (Embedding, bodies[Route.EMBEDDINGS]["data"][0]),
+        (EmbeddingUsage, bodies[Route.EMBEDDINGS]["usage"]),
         (Message, message),
         (Usage, message["usage"]),
         (FileObject, file),
@@ -188,7 +224,7 @@ def test_what_one_generating_route_serves_is_known_on_the_other():
 @pytest.mark.quick_cases(1)
 def test_an_unserved_field_is_refused_by_its_name_or_without_effect(folder: Any, route: Route):
     """With strict_requests, so that a field which is unknown is an error too."""
-    served = Served(folder, strict_requests=True)
+    served = Served(folder, strict_requests=True, pooling=Pooling(heads=HEADS))
 
     def status(field: UnservedField, value: Any) -> int:
         path, _, nested = field.name.partition(".")

@@ -22,6 +22,7 @@ from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.allowed_rows import allowed_rows
+from stoker.engine.kernels.gpu.attend_whole import attend_whole_gpu
 from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
 from stoker.engine.kernels.gpu.choose_compressed import choose_compressed_gpu
 from stoker.engine.kernels.gpu.compress_tokens import compress_tokens_gpu
@@ -190,6 +191,8 @@ def quick() -> Cases:
     yield from latents("deepseek lite", 16, 0)
     yield from latents("dots 3 with windows", 64, 1024, rank=1024, window=512)
     yield from adapters("qwen", qwen, 32)
+    yield from whole_sequences("minilm", 12, 12, 32, 4096)
+    yield from whole_sequences("embedding gemma", 3, 1, 256, 4096)
     yield from sparse_attention("qwen4", QWEN4_EXP, 2048 + 15, 64)
     for max_query_len in (1, 1024):
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
@@ -394,6 +397,17 @@ def adapters(name: str, model: Model, rows: int, dtype: torch.dtype = BF16) -> C
         x, out = empty(rows, model.hidden, dtype=dtype), empty(rows, sum(widths), dtype=dtype)
         add = partial(lora_add_gpu, x, out, AdapterRows(words(rows), words(9)), layer)
         yield f"{name} adapters {kind}, {rows} rows", partial(only_launches, add)
+
+
+def whole_sequences(name: str, num_heads: int, num_kv_heads: int, head_dim: int, tokens: int) -> Cases:
+    q, k, v = (empty(tokens, heads, head_dim) for heads in (num_heads, num_kv_heads, num_kv_heads))
+    for kind, window, slopes in (
+        ("", None, None),
+        (" window", 64, None),
+        (" slopes", None, empty(num_heads, dtype=FP32)),
+    ):
+        attend = partial(attend_whole_gpu, q, k, v, words(9), 0.1, window, slopes)
+        yield f"{name} whole sequences{kind}, {tokens} tokens", partial(only_launches, attend)
 
 
 def streams(name: str, count: int, hidden: int, max_query_len: int) -> Cases:

@@ -31,7 +31,7 @@ def operation_of(plan: StepPlan) -> Operation:
     begins = plan.admissions
     parts: tuple[Iterable[Any], ...] = (
         [each for begun in begins for each in (begun.num_prompt_tokens, begun.token_ids)],
-        [_canonical((replace(begun.inputs, prompt_token_ids=[]), begun.seed, begun.head)).encode() for begun in begins],
+        [_canonical((replace(begun.inputs, prompt_token_ids=[]), begun.seed)).encode() for begun in begins],
         [plan.released_slots],
         [[begun.slot for begun in begins], plan.slots],
         [plan.num_computed, plan.num_tokens, plan.num_outputs],

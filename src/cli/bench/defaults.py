@@ -8,18 +8,15 @@ from ..defaults import DEFAULT_URL
 
 _SIZES = {"input_len": 128, "output_len": 128, "num_warmup": 1, "seed": 0}
 _MANY = {**_SIZES, "num_prompts": 100, "length_spread": 0, "prefix_len": 0}
-Kind = Literal["latency", "throughput", "serve", "startup", "spec"]
+_SERVER = {"url": DEFAULT_URL, "model_name": None, "api_key": None, "request_rate": None, "max_concurrency": 32}
+Kind = Literal["latency", "throughput", "serve", "startup", "spec", "embed"]
 DEFAULTS: dict[Kind, dict[str, Any]] = {
     "latency": {**_SIZES, "batch_size": 8, "num_iters": 10},
     "throughput": _MANY,
     "serve": {
         **_MANY,
-        "url": DEFAULT_URL,
-        "model_name": None,
-        "api_key": None,
+        **_SERVER,
         "endpoint": "chat",
-        "request_rate": None,
-        "max_concurrency": 32,
         "ignore_eos": False,
     },
     "startup": {"num_runs": 3},
@@ -30,5 +27,14 @@ DEFAULTS: dict[Kind, dict[str, Any]] = {
         "input_len": 1024,
         "output_len": 256,
         "num_iters": 3,
+    },
+    "embed": {
+        **_SERVER,
+        "input_len": 128,
+        "length_spread": 0,
+        "batch_size": 8,
+        "num_prompts": 100,
+        "num_warmup": 1,
+        "seed": 0,
     },
 }

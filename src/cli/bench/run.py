@@ -53,6 +53,10 @@ def _measure(kind: Kind, files: Sequence[str], overrides: Sequence[str], paramet
         from .serve import measure_server
 
         return measure_server(**parameters)
+    if kind == "embed":
+        from .embed import measure_embeddings
+
+        return measure_embeddings(**parameters)
     if kind == "startup":
         from .startup import measure_startup
 
@@ -72,9 +76,10 @@ def _problem(kind: Kind, files: Sequence[str], overrides: Sequence[str], given: 
     for name in given:
         if name not in DEFAULTS[kind]:
             kinds = [other for other, flags in DEFAULTS.items() if name in flags]
-            return f"`--{name.replace('_', '-')}` is for {' and '.join(kinds)}, not for {kind}"
-    if kind == "serve" and (files or overrides):
-        return "serve measures a running server: start it with `engine up FILE`, and give its --url here"
+            listed = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+            return f"`--{name.replace('_', '-')}` is for {listed}, not for {kind}"
+    if kind in ("serve", "embed") and (files or overrides):
+        return f"{kind} measures a running server: start it with `engine up FILE`, and give its --url here"
     return None
 
 
@@ -113,6 +118,9 @@ def _text(kind: Kind, measurement: Measurement, parameters: Mapping[str, Any]) -
     elif kind == "serve":
         unit = measurement.details["input_len_unit"]
         head += f"; prompts of {parameters['input_len'] + parameters['prefix_len']} {unit} were asked for"
+    elif kind == "embed":
+        unit = measurement.details["input_len_unit"]
+        head += f"; {parameters['batch_size']} texts of {parameters['input_len']} {unit} in a request"
     elif kind == "spec":
         from .spec import table
 

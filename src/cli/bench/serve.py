@@ -1,23 +1,19 @@
 """serve: streamed requests to a running server, of this or another engine with OpenAI's API.
 
-Each open request has a thread and a connection, so the time to connect is included. With a request rate, the time of a
-request starts when it is due: waiting for a free thread counts as slowness of the server.
+The time to connect is included.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..count_progress import count_progress
 from ..remote import Remote, RemoteError, connect
 from .figures import Sample, figures
+from .load import Load
 from .measured import BenchError, Measurement
 from .token_costs import token_costs
 from .workload import Shape, TextJob, arrivals, text_jobs
@@ -65,7 +61,7 @@ def measure_server(
         raise BenchError(f"the first request failed: {error}") from None
     jobs = text_jobs(num_prompts, shape, seed, costs=costs)
     with count_progress("requests", num_prompts) as show:
-        load = _Load(client, max_concurrency, show)
+        load = Load(client, max_concurrency, show)
         began = time.perf_counter()
         samples = load.run(jobs, arrivals(num_prompts, request_rate, seed), from_due=request_rate is not None)
         seconds = time.perf_counter() - began
@@ -121,43 +117,6 @@ class _Client:
         num_output = usage.get("completion_tokens") or len(gaps) + (first is not None)
         first = end if first is None else first  # an answer without text has only an end
         return Sample(usage.get("prompt_tokens") or 0, num_output, first - due, end - due, gaps)
-
-
-class _Load:
-    """Runs jobs at their due times, with a maximum number of open ones."""
-
-    def __init__(self, client: _Client, max_concurrency: int, show: Callable[[int], None]) -> None:
-        """show: called with the number of requests that are done."""
-        self._client = client
-        self._show = show
-        self._num_done = itertools.count(1)  # the threads share it: its next() is atomic
-        self._max_concurrency = max_concurrency
-        self.errors: Counter[str] = Counter()  # of the last run, by message
-
-    def run(self, jobs: Sequence[TextJob], due: Sequence[float], *, from_due: bool) -> list[Sample]:
-        began = time.perf_counter()
-
-        def ask(job: TextJob, due_s: float) -> Sample | str:
-            try:
-                return self._client.ask(job, began + due_s if from_due else time.perf_counter())
-            except RemoteError as error:
-                return str(error)
-            finally:
-                self._show(next(self._num_done))
-
-        with ThreadPoolExecutor(self._max_concurrency, thread_name_prefix="bench") as threads:
-            try:
-                waiting = []
-                for job, due_s in zip(jobs, due, strict=True):
-                    time.sleep(max(0.0, began + due_s - time.perf_counter()))
-                    waiting.append(threads.submit(ask, job, due_s))
-                found = [future.result() for future in waiting]
-            except KeyboardInterrupt:
-                self._client.stop()
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
-        self.errors = Counter(one for one in found if isinstance(one, str))
-        return [one for one in found if isinstance(one, Sample)]
 
 
 _TEXTS = ("content", "reasoning", "reasoning_content", "tool_calls")  # of a delta: servers have two names for reasoning

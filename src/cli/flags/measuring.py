@@ -9,8 +9,8 @@ import typer
 
 from ..bench.defaults import DEFAULTS
 
-_LATENCY, _MANY, _SERVE, _STARTUP, _SPEC = (
-    DEFAULTS[kind] for kind in ("latency", "throughput", "serve", "startup", "spec")
+_LATENCY, _MANY, _SERVE, _STARTUP, _SPEC, _EMBED = (
+    DEFAULTS[kind] for kind in ("latency", "throughput", "serve", "startup", "spec", "embed")
 )
 
 
@@ -36,7 +36,11 @@ class BenchFlags:
     ] = None
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help=f"latency: prompts per batch; by default {_LATENCY['batch_size']}."),
+        typer.Option(
+            "--batch-size",
+            min=1,
+            help=f"latency: prompts per batch. embed: texts per request; by default {_LATENCY['batch_size']}.",
+        ),
     ] = None
     num_iters: Annotated[
         int | None,
@@ -50,7 +54,9 @@ class BenchFlags:
     num_prompts: Annotated[
         int | None,
         typer.Option(
-            "--num-prompts", min=1, help=f"throughput, serve: number of requests; by default {_MANY['num_prompts']}."
+            "--num-prompts",
+            min=1,
+            help=f"throughput, serve, embed: number of requests; by default {_MANY['num_prompts']}.",
         ),
     ] = None
     length_spread: Annotated[
@@ -59,7 +65,8 @@ class BenchFlags:
             "--length-spread",
             min=0,
             max=1,
-            help=f"throughput, serve: share by which lengths vary up and down; by default {_MANY['length_spread']}.",
+            help="throughput, serve, embed: share by which lengths vary up and down; "
+            f"by default {_MANY['length_spread']}.",
         ),
     ] = None
     prefix_len: Annotated[
@@ -98,14 +105,16 @@ class BenchFlags:
         ),
     ] = None
     url: Annotated[
-        str | None, typer.Option("--url", help=f"serve: base URL of the server; by default {_SERVE['url']}.")
+        str | None, typer.Option("--url", help=f"serve, embed: base URL of the server; by default {_SERVE['url']}.")
     ] = None
     model_name: Annotated[
         str | None,
-        typer.Option("--model-name", help="serve: model to ask; by default the first one that the server lists."),
+        typer.Option(
+            "--model-name", help="serve, embed: model to ask; by default the first one that the server lists."
+        ),
     ] = None
     api_key: Annotated[
-        str | None, typer.Option("--api-key", help="serve: key for the server; by default OPENAI_API_KEY.")
+        str | None, typer.Option("--api-key", help="serve, embed: key for the server; by default OPENAI_API_KEY.")
     ] = None
     endpoint: Annotated[
         Literal["chat", "completions"] | None,
@@ -116,7 +125,7 @@ class BenchFlags:
         typer.Option(
             "--request-rate",
             min=0.001,
-            help="serve: requests per second, at random times; by default all are sent at the start.",
+            help="serve, embed: requests per second, at random times; by default all are sent at the start.",
         ),
     ] = None
     max_concurrency: Annotated[
@@ -125,7 +134,7 @@ class BenchFlags:
             "--max-concurrency",
             min=1,
             max=1024,
-            help=f"serve: maximum number of open requests; by default {_SERVE['max_concurrency']}.",
+            help=f"serve, embed: maximum number of open requests; by default {_SERVE['max_concurrency']}.",
         ),
     ] = None
     ignore_eos: Annotated[

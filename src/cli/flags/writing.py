@@ -27,7 +27,7 @@ class ImportFlags:
         typer.Argument(metavar="WHAT", help="A command line in quotes or after --, a script, or a flat YAML file."),
     ] = None
     engine: Annotated[
-        Literal["vllm", "sglang", "llama.cpp", "tgi", "ollama", "stoker"] | None,
+        Literal["vllm", "sglang", "llama.cpp", "tgi", "tei", "infinity", "ollama", "stoker"] | None,
         typer.Option("--from", help="Engine that the options belong to; by default detected."),
     ] = None
     output: YamlOrJson = "yaml"

@@ -26,7 +26,8 @@ def bench(
     """Measure speed: times to the first token, between tokens and to the end, and tokens per second.
 
     latency: one batch of prompts after another. throughput: all prompts together. Both run the engine in this process.
-    serve: requests to a running server, of this or another engine. startup: the phases of a start.
+    serve: requests to a running server, of this or another engine. embed: texts to one that embeds.
+    startup: the phases of a start.
     spec: answers of a given text with drafts and without, by the number of sequences and the length of drafts.
     """
     from ..bench.run import run

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...model.adapter import StoredMatrix
-from ...model.families import FAMILIES
+from ...model.families import known_family
 from ...model.feed_forwards import Experts
 from ...model.spec import ModelSpec
 from ..errors import ModelFilesError
@@ -73,7 +73,7 @@ def split_pair(file: Path, pair: Pair, spec: ModelSpec, experts: Experts, part: 
         raise _unfit(file, pair, spec, experts)
     form = _form(file, pair, spec, experts, part)
     rank = pair.a.shape[0] // experts.count if dims == 2 else pair.a.shape[1]
-    is_interleaved = FAMILIES[spec.architecture].fused_experts == "interleaved"
+    is_interleaved = known_family(spec.architecture).fused_experts == "interleaved"
     make = _of_two_dimensions if dims == 2 else _of_three_dimensions
     return StackedPair(form.name, rank, tuple(make(pair, form, experts.count, rank, is_interleaved)))
 
@@ -83,7 +83,7 @@ def _form(file: Path, pair: Pair, spec: ModelSpec, experts: Experts, part: str |
     forms = [form for form in _forms(spec, experts) if (form.name == part if part else form.is_parameter)]
     fitting = [form for form in forms if _fits(pair, form, experts.count)]
     if len(fitting) > 1:
-        has_changed = FAMILIES[spec.architecture].fused_experts == "columns"
+        has_changed = known_family(spec.architecture).fused_experts == "columns"
         fitting = [form for form in fitting if form.has_changed_places == has_changed]
     if len(fitting) != 1:
         raise _unfit(file, pair, spec, experts)

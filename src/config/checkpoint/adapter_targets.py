@@ -6,7 +6,7 @@ import difflib
 import re
 
 from ...model.adapted_layers import linear_shapes
-from ...model.families import FAMILIES
+from ...model.families import known_family
 from ...model.families.common import MULTIMODAL_NAMES
 from ...model.feed_forwards import Experts
 from ...model.mixers import Attention
@@ -66,7 +66,7 @@ class Targets:
 
         name: as `name_of` returns it.
         """
-        if name.startswith(FAMILIES[self.spec.architecture].ignored or ("\0",)):
+        if name.startswith(known_family(self.spec.architecture).ignored or ("\0",)):
             return "it belongs to an encoder of images or sound, and this build reads text"
         if name in self._others:
             if name == EMBEDDING.removesuffix(_WEIGHT):
@@ -93,7 +93,7 @@ class Targets:
         rotated together follow one another. None of matrices whose rows are in the same order.
         """
         match = _LAYER.match(name)
-        if self.spec.weight_names == "hf" or match is None or FAMILIES[self.spec.architecture].is_interleaved:
+        if self.spec.weight_names == "hf" or match is None or known_family(self.spec.architecture).is_interleaved:
             return None
         mixer = self.spec.layers[int(match[1])].mixer
         if not isinstance(mixer, Attention) or mixer.rope is None or not mixer.rope.is_interleaved:

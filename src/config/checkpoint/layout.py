@@ -51,6 +51,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {  # load format -> kinds of files; those o
 CONSOLIDATED_FORMATS = ("auto", "safetensors", "mistral", "dummy")  # load formats of weights that params.json describes
 READ_EAGERLY = ("safetensors", "sharded_state", "mistral")  # load formats that load.safetensors_load_strategy is for
 _OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+HEAD_FILES = ("sparse_linear.pt", "colbert_linear.pt")  # of heads of BGE-M3
 _INSTEAD = "`load.load_format: dummy` runs without any"
 
 
@@ -80,6 +81,7 @@ def read_weight_files(
     ignored: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
     map_location: MapLocation = "cpu",
+    heads: Sequence[str] = (),
 ) -> WeightFiles:
     """Finds the files and reads and checks every header.
 
@@ -88,6 +90,7 @@ def read_weight_files(
         ignored: glob patterns of files that are treated as if they were not there.
         settings: `load.model_loader_extra_config`.
         map_location: which devices torch's files may have been saved from.
+        heads: further files, relative to the folder, with the tensors of heads.
 
     Raises ModelFilesError for a missing or cut file, a header that lies, or a directory without such files.
     """
@@ -100,7 +103,8 @@ def read_weight_files(
         if names:
             tensors = read_tensors(folder, names, map_location)
             _check_index(folder / INDEXES[kind], index, tensors, ignored)
-            return WeightFiles("npcache" if load_format == "npcache" else kind, names, tensors)
+            tensors |= read_tensors(folder, heads, map_location)
+            return WeightFiles("npcache" if load_format == "npcache" else kind, (*names, *heads), tensors)
     wanted = ", ".join(pattern for kind in kinds for pattern in FILES[kind])
     others = "safetensors" in kinds and has_files(folder, "mistral", ignored)
     hint = "`model.config_format: mistral` serves its consolidated files" if others else _INSTEAD
@@ -119,7 +123,10 @@ def has_files(folder: Path, kind: Kind, ignored: Sequence[str] = ()) -> bool:
 
 
 def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation = "cpu") -> dict[str, StoredTensor]:
-    """The tensors of these files, from their headers."""
+    """The tensors of these files, from their headers.
+
+    Those of a file in a folder of the directory, or of a head, have its name before theirs: `2_Dense.linear.weight`.
+    """
     tensors: dict[str, StoredTensor] = {}
     for name in names:
         path = folder / name
@@ -128,10 +135,19 @@ def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation =
             found = read_gguf(path).tensors
         else:
             found = read_header(path) if name.endswith(".safetensors") else read_torch_file(path, map_location)
+        found = {f"{_before(name)}{tensor}": stored for tensor, stored in found.items()}
         if twice := next((tensor for tensor in found if tensor in tensors), None):
             raise ModelFilesError(f"{path}: tensor `{twice}` is in {tensors[twice].file.name} too", code="M303")
         tensors |= found
     return tensors
+
+
+def _before(name: str) -> str:
+    """What the names of a file's tensors have before them."""
+    folder, _, file = name.rpartition("/")
+    if folder:
+        return f"{folder}."
+    return f"{file.removesuffix('.pt')}." if file in HEAD_FILES else ""
 
 
 def _names(folder: Path, kind: Kind, ignored: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that a text model does not use: layers that draft tokens, encoders of images and sound."""
+"""Tensors of a checkpoint that a model does not use: layers that draft tokens, encoders of images and sound, heads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from .stored import StoredTensor
 
-Part = Literal["draft layers", "encoders"]
+Part = Literal["draft layers", "encoders", "other heads"]
 # Multi-token prediction as a separate module: Qwen3-Next, Nemotron-H, Ernie 4.5, MiMo, LongCat.
 _DRAFTS = re.compile(r"(?:model\.)?mtp(?:_\w+)?\.")
 _LAYER = re.compile(r"(?:(?:language_)?model\.){0,2}(?:layers|blk)\.(\d{1,9})\.")
@@ -23,11 +23,13 @@ def layer_of(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def left_out(names: Collection[str], num_layers: int, encoders: tuple[str, ...]) -> dict[str, Part]:
+def left_out(
+    names: Collection[str], num_layers: int, encoders: tuple[str, ...], heads: tuple[str, ...] = ()
+) -> dict[str, Part]:
     """Tensors that the model does not use, and what they are a part of.
 
-    encoders: beginnings of names. A layer after the last one is a draft layer only if it has the projection of one:
-    otherwise the number of layers is wrong.
+    encoders, heads: beginnings of names. A layer after the last one is a draft layer only if it has the projection of
+    one: otherwise the number of layers is wrong.
     """
     drafting = {layer_of(name) for name in names if _JOIN in name}
     found: dict[str, Part] = {}
@@ -35,6 +37,8 @@ def left_out(names: Collection[str], num_layers: int, encoders: tuple[str, ...])
         layer = layer_of(name)
         if name.startswith(encoders):
             found[name] = "encoders"
+        elif name.startswith(heads):
+            found[name] = "other heads"
         elif _DRAFTS.match(name) or (layer is not None and layer >= num_layers and layer in drafting):
             found[name] = "draft layers"
     return found

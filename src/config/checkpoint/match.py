@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ...model import gguf
 from ...model.drafts import TOKEN_OFFSETS
-from ...model.families import FAMILIES, FusedExperts
+from ...model.families import FusedExperts, known_family
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.mixer_tensors import CONVOLUTIONS
+from ...model.pooling import OUTPUT_LAYER
 from ...model.spec import ModelSpec, WeightNames
 from ...model.tensors import ADAPTERS, EXPERT_LISTS, FUSED, NGRAM_TABLE, model_shapes, unused_tensors
 from ..errors import ModelFilesError
@@ -28,10 +29,11 @@ _FUSED_EXPERTS = re.compile(
 _SOURCES: dict[WeightNames, str] = {"hf": CONFIG_JSON, "mistral": PARAMS_JSON, "gguf": "the header"}
 # Buffers, which follow from config.json: of positions and masks in old checkpoints, of MiniMax's decays, of n-grams
 _UNUSED = (
-    *("inv_freq", "masked_bias", "attn.bias", "attention.bias"),
+    *("inv_freq", "masked_bias", "attn.bias", "attention.bias", "embeddings.position_ids"),
     *("self_attn.slope_rate", "self_attn.query_decay", "self_attn.key_decay", "self_attn.diagonal_decay"),
     *("ple_embedding.layer_multipliers", "ple_embedding.ngram_heads_vocab_sizes", "ple_embedding.ngram_heads_offsets"),
 )
+_OF_MODEL = ("layers.", "embed_tokens.", "norm.")
 _ADAPTER = re.compile(rf"model\.layers\.\d+\.(?P<part>{ADAPTERS}\.\w+)\.(?P<number>\d+)\.(?P<end>[01]\.weight)")
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -78,14 +80,14 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
 
     Raises ModelFilesError unless the files have exactly these, in the right shapes.
     """
-    shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
+    shapes, family = model_shapes(spec), known_family(spec.architecture)
     stored = unpacked(stored, spec.quantization, spec.dtype)
     renames, fused_experts = renames_of(spec, spec.weight_names), family.fused_experts
     if spec.weight_names == "gguf":
         fused_experts = "stacked"
     unused = unused_parts(stored, spec)
     used = {name: tensor for name, tensor in stored.items() if name not in unused}
-    tensors = {renamed(name, renames): tensor for name, tensor in used.items()}
+    tensors = _in_model({renamed(name, renames): tensor for name, tensor in used.items()})
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused_tensors(spec))}
     if spec.blocks:
         tensors = {_in_own_layer(name, list(spec.blocks)): tensor for name, tensor in tensors.items()}
@@ -110,8 +112,13 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
 
 def unused_parts(names: Collection[str], spec: ModelSpec) -> dict[str, Part]:
     """Tensors of a checkpoint that the model does not use, and what they are a part of."""
-    encoders = {"mistral": CONSOLIDATED_TOWERS, "gguf": ()}.get(spec.weight_names, FAMILIES[spec.architecture].ignored)
-    return left_out(names, spec.num_layers, encoders)
+    family = known_family(spec.architecture)
+    encoders = {"mistral": CONSOLIDATED_TOWERS, "gguf": ()}.get(spec.weight_names, family.ignored)
+    heads = family.unused_heads if spec.has_output else (*family.unused_heads, f"{OUTPUT_LAYER}.")
+    if any(name.startswith(heads) for name in names):
+        shapes, renames = model_shapes(spec), renames_of(spec, spec.weight_names)
+        names = [name for name in names if not name.startswith(heads) or renamed(name, renames) not in shapes]
+    return left_out(names, spec.num_layers, encoders, heads)
 
 
 def renames_of(spec: ModelSpec, names: WeightNames) -> dict[str, str]:
@@ -119,7 +126,7 @@ def renames_of(spec: ModelSpec, names: WeightNames) -> dict[str, str]:
 
     names: of the files.
     """
-    renames = dict(FAMILIES[spec.architecture].renames)
+    renames = dict(known_family(spec.architecture).renames)
     if names == "mistral":
         renames = dict(CONSOLIDATED_NAMES)
     elif names == "gguf":
@@ -137,6 +144,13 @@ def renamed(name: str, renames: Mapping[str, str]) -> str:
         elif name.startswith(old[1:]):
             name = new + name.removeprefix(old[1:])
     return name
+
+
+def _in_model(tensors: Mapping[str, StoredTensor]) -> Mapping[str, StoredTensor]:
+    """The same for files of a model that was saved without its head, whose names lack what a head has before them."""
+    if any(name.startswith("model.") for name in tensors):
+        return tensors
+    return {f"model.{name}" if name.startswith(_OF_MODEL) else name: tensor for name, tensor in tensors.items()}
 
 
 def _in_own_layer(name: str, layers: Sequence[int]) -> str:

@@ -34,6 +34,34 @@ def special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
     return named
 
 
+def token_ids(folder: Path, tokens: tuple[str, ...]) -> tuple[int, ...]:
+    """The ids of tokens, in the vocabulary of tokenizer.json. Raises ModelFilesError for one that is not there."""
+    path, found = folder / "tokenizer.json", _vocabulary(folder)
+    for token in tokens:
+        if token not in found:
+            raise ModelFilesError(f"{path}: lists no token {token!r}, which the scores of this model need", code="M307")
+    return tuple(found[token] for token in tokens)
+
+
+def known_token_ids(folder: Path, tokens: tuple[str, ...]) -> tuple[int, ...]:
+    """The ids of those tokens that are in the vocabulary of tokenizer.json."""
+    found = _vocabulary(folder)
+    return tuple(found[token] for token in tokens if token in found)
+
+
+def _vocabulary(folder: Path) -> dict[str, int]:
+    """Tokens of tokenizer.json and their ids; none without this file."""
+    tokenizer = read_json_if_any(folder / "tokenizer.json", _MAX_TOKENIZER_BYTES)
+    model = tokenizer.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    found = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+    added = tokenizer.get("added_tokens")
+    for token in added if isinstance(added, list) else ():
+        if isinstance(token, dict) and (content := content_of(token)) is not None:
+            found[content] = token.get("id")
+    return {token: number for token, number in found.items() if type(number) is int and number >= 0}
+
+
 def end_token_id(folder: Path) -> int | None:
     """The id of `eos_token`; None if there is none, or nothing lists its id. Files that cannot be read say nothing:
     they are reported where they are needed."""

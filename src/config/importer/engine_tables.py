@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import llama_cpp, ollama, sglang, tgi, vllm
+from . import infinity, llama_cpp, ollama, sglang, tei, tgi, vllm
 from .counterparts import Counterpart
 from .program_names import Engine
 
@@ -13,6 +13,8 @@ TABLES: dict[Engine, Mapping[str, Counterpart]] = {
     "sglang": sglang.TABLE,
     "llama.cpp": llama_cpp.TABLE,
     "tgi": tgi.TABLE,
+    "tei": tei.TABLE,
+    "infinity": infinity.TABLE,
     "ollama": ollama.TABLE,
     "stoker": {},
 }
@@ -21,6 +23,8 @@ NOTES: dict[str, Mapping[str, str]] = {
     "sglang": sglang.NOTES,
     "llama.cpp": llama_cpp.NOTES,
     "tgi": tgi.NOTES,
+    "tei": tei.NOTES,
+    "infinity": infinity.NOTES,
     "ollama": ollama.NOTES,
     "stoker": {},
 }

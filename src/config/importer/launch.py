@@ -25,6 +25,7 @@ from .shell import KEYWORDS, assignment, read_script
 from .shell_words import UnreadableShell
 from .words import as_written, is_undecided, redacted, undecided
 
+_LAUNCHERS: dict[str, Engine] = {"text-generation-launcher": "tgi", "text-embeddings-router": "tei"}
 _ASKS = ({"--version"}, {"--help"}, {"-h"}, {"-v"}, {"-V"})  # nothing is served
 _SILENT = {"env", "exec", "nohup", "sudo", "command", "&", *KEYWORDS}  # say nothing about the server
 _NAMES_A_KEY = re.compile(r"API_?KEY", re.IGNORECASE)
@@ -208,8 +209,8 @@ def _program(words: Sequence[str], index: int) -> Launch | None:
         return Launch(engine, rest[1:])
     if name == "llama-server" or words[index] in ("./server", "./build/bin/server"):
         return Launch("llama.cpp", rest)
-    if name == "text-generation-launcher":
-        return Launch("tgi", rest)
+    if name in _LAUNCHERS:
+        return Launch(_LAUNCHERS[name], rest)
     if words[index].endswith("vllm/entrypoints/openai/api_server.py"):
         return Launch("vllm", rest)
     if re.fullmatch(r"(python|pypy)[\d.]*", name) and "-m" in rest[:6]:
@@ -254,7 +255,7 @@ def in_image(image: str, entry: Sequence[str], rest: Sequence[str], env: Mapping
     engine = next((engine for pattern, engine in IMAGES if pattern.search(image.lower())), None)
     launch = launch_of([*entry, *rest], env)
     if launch is None and engine is not None and not entry:
-        launch = Launch(engine, list(rest[rest[:1] == ["serve"] :]))
+        launch = Launch(engine, list(rest[rest[:1] in (["serve"], ["v2"]) :]))
     if launch is None:
         return None
     launch.in_container = True

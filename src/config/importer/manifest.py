@@ -20,6 +20,8 @@ _TITLES = {
     "sglang": "SGLang",
     "llama.cpp": "llama.cpp",
     "tgi": "TGI",
+    "tei": "TEI",
+    "infinity": "Infinity",
     "ollama": "Ollama",
     "stoker": "Stoker",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-Engine = Literal["vllm", "sglang", "llama.cpp", "tgi", "ollama", "stoker"]
+Engine = Literal["vllm", "sglang", "llama.cpp", "tgi", "tei", "infinity", "ollama", "stoker"]
 
 MODULES: dict[str, Engine] = {
     "vllm.entrypoints.openai.api_server": "vllm",
@@ -16,11 +16,14 @@ MODULES: dict[str, Engine] = {
 IMAGES: tuple[tuple[re.Pattern[str], Engine], ...] = (
     (re.compile(r"sglang"), "sglang"),
     (re.compile(r"llama[-.]?cpp|llama-server"), "llama.cpp"),
+    (re.compile(r"text-embeddings-inference|\btei\b"), "tei"),
+    (re.compile(r"michaelf34/infinity|infinity[-_]emb"), "infinity"),
     (re.compile(r"text-generation-inference|tgi"), "tgi"),
     (re.compile(r"vllm"), "vllm"),
 )
 SUBCOMMANDS: dict[tuple[str, str], Engine] = {
     ("vllm", "serve"): "vllm",
+    ("infinity_emb", "v2"): "infinity",
     ("sglang", "serve"): "sglang",
     ("engine", "serve"): "stoker",
     ("stoker", "serve"): "stoker",

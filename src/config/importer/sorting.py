@@ -6,7 +6,7 @@ No word is lost: each is part of a value, of a finding about it, or of a note.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..diagnostics import Diagnostic
@@ -21,7 +21,7 @@ from ..source.node import Node
 from ..source.overrides import Override, OverrideSource, parts_of
 from ..source_text import SourceText, Span
 from ..suggest import close, did_you_mean
-from . import ollama, tgi
+from . import infinity, ollama, tei, tgi
 from .counterparts import Counterpart, Read, read_foreign, read_value
 from .draft import Draft, Kind, Left
 from .engine_tables import TABLES
@@ -32,6 +32,12 @@ from .program_names import Engine
 from .shown import line_of, option_path, reason_of, shown, shown_word, written_of
 from .words import PLACE, as_written, is_undecided, undecided_parts
 
+# Engines that read their options from variables, too.
+_VARIABLES: Mapping[Engine, Mapping[str, Counterpart]] = {
+    "tgi": tgi.VARIABLES,
+    "tei": tei.VARIABLES,
+    "infinity": infinity.VARIABLES,
+}
 _MANY = re.compile(r"\[[@*]\]|^\x00\$[@*]")  # expansions to several words
 _OPEN_WORD = re.compile(r"\$\{.*\}|\x00[^\x00]*\x00", re.DOTALL)  # nothing but a variable or an expansion
 _NAME = re.compile(r"\$\{([A-Za-z_]\w*)")
@@ -85,7 +91,7 @@ def _undecided(parts: Sequence[str]) -> str:
 
 
 def _options(launch: Launch, draft: Draft) -> list[Override]:
-    if launch.engine in ("sglang", "llama.cpp", "tgi", "ollama"):
+    if launch.engine not in ("vllm", "stoker"):
         is_modelfile = launch.engine == "ollama"
         table = TABLES[launch.engine]
         reads = ollama.reads_of(launch.words) if is_modelfile else read_foreign(launch.words, table)
@@ -180,8 +186,8 @@ def _variables(launch: Launch, draft: Draft) -> list[Override]:
                 "n-parallel", "parallel"
             )
             found = _of_variable(table[spelling], name) if spelling in table else None
-        if launch.engine == "tgi" and found is None:
-            found = tgi.VARIABLES.get(name)
+        if found is None:
+            found = _VARIABLES.get(launch.engine, {}).get(name)
         if found is not None and found.path and options()[option_path(found.path)].is_secret:
             value = f"${{{name}}}"  # it is in the environment already
         if found is None and name in launch.used:

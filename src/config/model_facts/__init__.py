@@ -24,15 +24,36 @@ class Fact(Record):
         return str(FOLDER / self.chat_template)
 
 
+class RerankerFact(Record):
+    models: tuple[str, ...]  # as of Fact
+    model_type: str
+    wanted: str  # the token whose logit is the score
+    subtracted: str  # the token whose logit is subtracted from it
+    pair: str  # file of this folder with the prompt of two texts
+    instruction: str
+    source: str
+
+    @property
+    def prompt(self) -> str:
+        return (FOLDER / self.pair).read_text()
+
+
 class Facts(Record):
     version: str
     facts: tuple[Fact, ...]
+    rerankers: tuple[RerankerFact, ...] = ()
 
     def of(self, model: str, model_type: str) -> Fact | None:
         """model: hub id or directory, as it is written."""
-        name = PurePosixPath(model).name.lower()
-        known = (fact for fact in self.facts if fact.model_type == model_type)
-        return next((fact for fact in known if any(fnmatchcase(name, each) for each in fact.models)), None)
+        return next((fact for fact in self.facts if _is_of(fact, model, model_type)), None)
+
+    def reranker(self, model: str, model_type: str) -> RerankerFact | None:
+        return next((fact for fact in self.rerankers if _is_of(fact, model, model_type)), None)
+
+
+def _is_of(fact: Fact | RerankerFact, model: str, model_type: str) -> bool:
+    name = PurePosixPath(model).name.lower()
+    return fact.model_type == model_type and any(fnmatchcase(name, each) for each in fact.models)
 
 
 @cache

@@ -12,7 +12,7 @@ def decide_scheduler(done: Decisions) -> None:
     device = done.device.device
     if done.is_auto("scheduler.max_num_seqs"):
         done.decide("scheduler.max_num_seqs", MAX_NUM_SEQS[device], "R102", f"the default for {device}")
-    if done.is_auto("scheduler.max_num_batched_tokens") and done.scheduler.enable_chunked_prefill:
+    if done.is_auto("scheduler.max_num_batched_tokens") and done.computes_in_chunks:
         decide_batched_tokens(done, 0)
     _partial_prefills(done)
     if done.is_auto("scheduler.async_scheduling"):
@@ -42,6 +42,7 @@ def _why_no_drafts(done: Decisions, model_files: ModelFiles, *, reads_layers: bo
     topology = done.topology
     reasons = (
         (done.device.device == "cuda", "this build drafts on CPUs"),
+        (not model_files.spec.generates, "the model generates no tokens"),
         (topology.is_launched, "all processes of a launcher plan the same steps"),
         (topology.num_sharing_experts > 1 and model_files.spec.has_experts, "replicas compute steps in common"),
         (topology.num_prompt_groups > 1 or topology.num_context_parts > 1, "several processes share a sequence"),
@@ -76,6 +77,8 @@ def why_no_graphs(done: Decisions, device: str) -> str:
         return "model.enforce_eager asks for single operations"
     if done.model.batch_invariant:
         return "model.batch_invariant has no graphs on a GPU"
+    if done.model_files is not None and not done.model_files.spec.generates:
+        return "the model generates no tokens"
     if done.topology.num_stages > 1:
         return "the stages of a pipeline exchange through the host"
     is_off = done.is_written("compilation.level") and done.compilation.level == 0
@@ -100,11 +103,11 @@ def _partial_prefills(done: Decisions) -> None:
 
 
 def decide_batched_tokens(done: Decisions, longest_prompt: int) -> None:
-    """Enough for one token of each sequence and, without chunked prefill, for the longest prompt."""
+    """Enough for one token of each sequence and, if prompts are computed whole, for the longest one."""
     device, seqs = done.device.device, done.scheduler.max_num_seqs
     base = MAX_NUM_BATCHED_TOKENS[device]
     if longest_prompt > max(base, seqs):
-        tokens, reason = longest_prompt, "without chunked prefill the longest prompt must fit in one step"
+        tokens, reason = longest_prompt, f"the longest prompt must fit in one step: {done.why_whole}"
     elif seqs > base:
         tokens, reason = seqs, "one token of each of max_num_seqs sequences"
     else:

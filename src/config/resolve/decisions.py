@@ -81,6 +81,18 @@ class Decisions(Sections):
         return 1 if self.model_files is None else self.model_files.spec.tokens_of_vector
 
     @property
+    def why_whole(self) -> str:
+        """Why each prompt is computed in one step; empty if it can be computed in chunks."""
+        if not self.scheduler.enable_chunked_prefill:
+            return "chunked prefill is off"
+        sees_all = self.model_files is not None and not self.model_files.spec.is_causal
+        return "tokens of this model see later ones" if sees_all else ""
+
+    @property
+    def computes_in_chunks(self) -> bool:
+        return not self.why_whole
+
+    @property
     def offload_bytes(self) -> int:
         """Host memory of each replica for its own KV blocks."""
         return int((self.cache.kv_offloading_size or 0) * 2**30)

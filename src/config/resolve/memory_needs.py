@@ -24,7 +24,7 @@ def memory_needs(
         return None if is_open(path) else done.get(path)
 
     length, seqs = value("model.max_model_len"), value("scheduler.max_num_seqs") or MAX_NUM_SEQS[device]
-    longest_prompt = 0 if done.scheduler.enable_chunked_prefill else length or max_context
+    longest_prompt = 0 if done.computes_in_chunks else length or max_context
     tokens = value("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[device], seqs, longest_prompt)
     return MemoryNeeds(
         memory_share=done.cache.gpu_memory_utilization,

@@ -28,8 +28,10 @@ from ..checkpoint.gguf import read_gguf
 from ..checkpoint.gguf_files import read_generation_config
 from ..checkpoint.layout import CONSOLIDATED_FORMATS, WeightFiles, read_weight_files
 from ..checkpoint.model_files import is_gguf, read_json, read_json_if_any
+from ..checkpoint.pooling_files import with_pooling_files
 from ..checkpoint.repository_code import RepositoryCode
 from ..checkpoint.settings import settings_problem
+from ..checkpoint.token_scores import with_token_scores
 from ..errors import ModelFilesError, ModelNotLocal
 from ..model_facts import Fact, model_facts
 from ..schema.types import format_about as about
@@ -42,6 +44,7 @@ from .model_config import apply_overrides, is_consolidated, read_values, used_fo
 from .model_location import config_path, hub_cache, model_folder, shown_at
 from .model_tokenizer import eos_ids, tokenizer_path_of, with_end_of_tokenizer
 from .model_weights import most_common_dtype, own_codes, read_weights, stored_as_of
+from .pooler_options import with_pooling_options
 from .sharded_state import ShardedState, read_sharded_state
 
 if TYPE_CHECKING:
@@ -50,7 +53,11 @@ if TYPE_CHECKING:
 GENERATION_CONFIG = "generation_config.json"
 # Scalings in config.json beside the length before them. `linear` and `llama3` are written beside the length after them.
 _LENGTHENED = ("dynamic", "yarn")
-_WHY_LEFT_OUT = {"draft layers": "this build does not draft with them", "encoders": "this build reads text"}
+_WHY_LEFT_OUT = {
+    "draft layers": "this build does not draft with them",
+    "encoders": "this build reads text",
+    "other heads": "no result of the model's class is made with them",
+}
 
 
 def read_model_files(deployment: Deployment, *, describes: bool = False) -> ModelFiles:
@@ -137,7 +144,12 @@ def _describe(deployment: Deployment, path: Path, folder: Path, state: ShardedSt
     chosen = implementation(spec, model.model_impl)
     spec = _with_format(deployment, path, spec, chosen, is_packed=state is not None)
     if chosen == "transformers":
-        spec = spec.with_expanded_attention()
+        spec = spec.with_expanded_attention().model_copy(update={"pooling": None})
+    else:
+        spec = with_pooling_files(spec, path.parent if is_gguf(path) else folder)
+        fact = model_facts().reranker(model.model, spec.model_type)
+        spec = with_token_scores(spec, config_json, fact, folder)
+    spec = with_pooling_options(spec, model, keeps_output=state is not None or spec.weight_names != "hf")
     if model.rope_scaling or model.rope_theta != "auto":
         _check_rope_options(spec, chosen, has_one_rope)
     bos, pad = config_json.optional_int("bos_token_id"), config_json.optional_int("pad_token_id")
@@ -145,6 +157,8 @@ def _describe(deployment: Deployment, path: Path, folder: Path, state: ShardedSt
     max_context = _max_context(spec, model.rope_scaling)
     if chosen == "transformers":
         max_context = longest_stable(values, max_context)
+    if spec.pooling is not None and spec.pooling.max_length is not None and not spec.generates:
+        max_context = min(max_context, spec.pooling.max_length)
     if model.disable_sliding_window and window is not None:
         max_context, spec = min(max_context, window), spec.without_windows()
     known = {*written, *config_json.read, *used_for_rope(merged)}  # transformers reads other keys

@@ -15,6 +15,7 @@ from ..checkpoint.group_layouts import group_layout, is_of_bfloat16, keeps_exper
 from ..checkpoint.layout import WeightFiles, read_gguf_files, read_weight_files
 from ..checkpoint.left_out import Part, bytes_left_out, layer_of, left_out
 from ..checkpoint.match import tensors_of, unused_parts
+from ..checkpoint.pooling_files import head_files
 from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES, StoredTensor
 from ..errors import ModelFilesError
@@ -44,7 +45,9 @@ def read_weights(
         load_format = "mistral"
     elif load_format == "mistral" or load_format == "hf":
         load_format = "auto"  # the first is reported by a rule, the second is read as auto
-    weights = read_weight_files(folder, load_format, load.ignore_patterns, settings, load.pt_load_map_location)
+    weights = read_weight_files(
+        folder, load_format, load.ignore_patterns, settings, load.pt_load_map_location, head_files(spec)
+    )
     if not is_native:
         encoders: dict[str, Part] = {name: "encoders" for name in weights.tensors if is_of_encoders(name)}
         sizes = bytes_left_out(weights.tensors, encoders)

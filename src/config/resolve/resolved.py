@@ -231,6 +231,12 @@ class Resolved(Record):
         return self.device.device == "cuda" and gpu is not None and not gpu.is_interpreted
 
     @property
+    def launches_on_device(self) -> bool:
+        """Whether a GPU prepares its steps and samples, with what is captured. Else the host does: for the stages of a
+        pipeline, and for models that generate no tokens."""
+        return self.device.device != "cpu" and self.num_stages == 1 and self.model_spec.generates
+
+    @property
     def topology(self) -> Topology:
         return self.parallel.topology
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from .pooler_config import POOLER_CONFIG
 from .refused import with_refused
 from .rope_scaling import ROPE_SCALING
 from .sampling import SAMPLING_DEFAULTS
@@ -52,6 +53,42 @@ class ModelConfig(Section):
                 "terratorch": "this build serves text; write auto",
             },
         ),
+    )
+    runner: Literal["auto", "generate", "pooling"] = Field(
+        "auto",
+        description=(
+            "What the model is run for. `generate` produces text token by token, `pooling` makes something of whole "
+            "texts: vectors, scores, labels. `auto` is both where the model can do both: a model that generates text "
+            "gives embeddings too, of the last token. `pooling` leaves out an output layer that is not the "
+            "embedding, and so needs less memory. A request says which of the model's tasks it wants."
+        ),
+        examples=["pooling"],
+        json_schema_extra=about(
+            reload="model", refused={"draft": "name the network that drafts in `speculative.model`"}
+        ),
+    )
+    convert: Literal["auto", "none", "embed", "classify", "reward"] = Field(
+        "auto",
+        description=(
+            "Which results of whole texts the model has. `auto`: those that its files describe, and embeddings of "
+            "every model that generates text. `embed` leaves it embeddings only, `classify` (or reward, the older "
+            "name) scores and labels, and neither generates text. `none` adds nothing: a model that generates text has "
+            "no embeddings."
+        ),
+        examples=["embed"],
+    )
+    pooler_config: dict[str, Any] = Field(
+        {},
+        description=(
+            "How hidden states become results, instead of what the model's files say. `pooling_type`: CLS, LAST or "
+            "MEAN of a text, ALL tokens or the STEP tokens of a process reward model, whose id is `step_tag_id`; "
+            "`seq_pooling_type` and `tok_pooling_type` give both kinds. `use_activation: false` returns results "
+            "without normalisation, softmax or sigmoid. `dimensions` is the size of embeddings of requests that name "
+            "none. Scores have `logit_mean` subtracted and are divided by `logit_sigma` before their activation. "
+            "`task` leaves the model this task only."
+        ),
+        examples=[{"pooling_type": "MEAN", "use_activation": False}],
+        json_schema_extra=about(json_schema=POOLER_CONFIG),
     )
     trust_remote_code: Flag = Field(
         False,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -42,6 +42,7 @@ from ..transport.messages import (
     Submit,
     UnloadAdapter,
 )
+from .pooled_call import PooledCall
 from .streams import Streams
 
 WATCH_INTERVAL_S = 0.5
@@ -88,6 +89,14 @@ class EngineClient(Protocol):
         """Outputs of one request (sampling.n is 1), the last with a finish_reason. Closing the iterator aborts it.
 
         Raises, at the first step: InvalidRequest, QueueFull, EngineDead. EngineDead may also come later.
+        """
+        ...
+
+    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
+        """The output of each of these requests, which are pooled. Cancelling it aborts all of them.
+
+        An output with FinishReason.ERROR says why its request has none. Raises InvalidRequest if one can never be
+        served, QueueFull and EngineDead.
         """
         ...
 
@@ -224,6 +233,14 @@ class StreamingClient(ABC):
             self._streams.close(stream)
             if not stream.is_finished:
                 self._send(Abort([stream.handle]))
+
+    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
+        """See EngineClient.pool."""
+        await self._prepare()
+        if self._state is not EngineState.READY:
+            raise EngineDead(self._reason)
+        # As many again as can run: the engine need not wait for the next portion.
+        return await PooledCall(requests, self._streams, self._send, 2 * self.info.max_num_seqs).outputs()
 
     async def profile(self, *, is_start: bool) -> str:
         if self._state is not EngineState.READY:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from ...config import Resolved
 from ..api import (
@@ -57,6 +57,9 @@ class NoEngine:
         return self.info
 
     def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
+        raise EngineDead(_REASON)
+
+    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
         raise EngineDead(_REASON)
 
     async def load_adapter(self, ref: AdapterRef) -> None:

@@ -7,13 +7,15 @@ started again is the end of all, as it is with a single engine: a supervisor the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from ..api import AdapterRef, DraftCounts, EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
 from .engine_client import EngineClient, EngineState, StreamingClient
-from .routing import Reported, Router
+from .routing import Placement, Reported, Router
 
+_Result = TypeVar("_Result")
 # The state of all, if no replica is ready: the first of these that one has.
 _IN_ORDER = (EngineState.SLEEPING, EngineState.STALLED, EngineState.RESTARTING, EngineState.STARTING)
 
@@ -117,6 +119,46 @@ class ReplicatedClient:
             finally:
                 self._router.ended(placement)
 
+    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
+        """See EngineClient.pool. The replicas share the requests. Raises KeyError as `generate` does.
+
+        The part of a replica whose queue is full is shared by the others.
+        """
+        outputs: dict[int, EngineOutput] = {}
+        full: set[int] = set()
+        while left := [place for place in range(len(requests)) if place not in outputs]:
+            parts: dict[int, list[int]] = {}
+            placements: list[Placement] = []
+            try:
+                for place in left:
+                    placements.append(self._place(requests[place], full))
+                    parts.setdefault(placements[-1].rank, []).append(place)
+                for found in await _together([self._pool_part(*part, requests, full) for part in parts.items()]):
+                    outputs |= found
+            finally:
+                for placement in placements:
+                    self._router.ended(placement)
+        return [outputs[place] for place in range(len(requests))]
+
+    def _place(self, request: EngineRequest, full: set[int]) -> Placement:
+        """Raises QueueFull if all replicas that could serve it are full, and EngineDead."""
+        if available := self._available(request.rank, full):
+            return self._router.place(request.inputs.prompt_token_ids, request.inputs.scope, available)
+        if full:
+            raise QueueFull("the queues of all replicas are full")
+        raise EngineDead(self.reason or f"the replica {request.rank} is not ready")
+
+    async def _pool_part(
+        self, rank: int, places: Sequence[int], requests: Sequence[EngineRequest], full: set[int]
+    ) -> dict[int, EngineOutput]:
+        """The outputs of some of the requests, by place; none if the replica's queue is full, which is noted."""
+        try:
+            found = await self._replicas[rank].pool([requests[place] for place in places])
+        except QueueFull:
+            full.add(rank)
+            return {}
+        return dict(zip(places, found, strict=True))
+
     @property
     def sleep_level(self) -> int:
         """Sleep level of the replica that sleeps least."""
@@ -165,6 +207,18 @@ class ReplicatedClient:
         if self._opened.get(rank) is not info:  # each start has its own EngineInfo
             self._opened[rank] = info
             self._router.open(rank, info.num_kv_tokens)
+
+
+async def _together(calls: list[Coroutine[None, None, _Result]]) -> list[_Result]:
+    """What all return. Raises the first failure, after the others were cancelled."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def _all(calls: list[Coroutine[None, None, None]]) -> None:

@@ -8,10 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Protocol, TypeVar
 
 from ..api import EngineOutput, FinishReason
 
 WOKEN_PER_TURN = 16  # consumers, in one iteration of the event loop: each may write to its client, 0.2 ms
+
+
+class Receiver(Protocol):
+    """What gets the outputs of one request."""
+
+    handle: int
+    is_finished: bool  # its last output or its error has arrived
+
+    def put(self, output: EngineOutput) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+
+AnyStream = TypeVar("AnyStream", bound=Receiver)
 
 
 class Stream:
@@ -20,7 +35,7 @@ class Stream:
     def __init__(self, handle: int, request_id: str) -> None:
         self.handle = handle
         self.request_id = request_id
-        self.is_finished = False  # its last output or its error has arrived
+        self.is_finished = False
         self.is_to_wake = False  # it has tokens, and its consumer is in line to be woken
         self._pending: EngineOutput | None = None
         self._error: Exception | None = None
@@ -73,7 +88,7 @@ class Streams:
     """The open streams of one client, by handles that the engine returns with each output."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Stream] = {}
+        self._open: dict[int, Receiver] = {}
         self._last_handle = 0
         self._to_wake: deque[Stream] = deque()
 
@@ -85,11 +100,16 @@ class Streams:
         return list(self._open)
 
     def open(self, request_id: str) -> Stream:
+        return self.add(Stream(0, request_id))
+
+    def add(self, stream: AnyStream) -> AnyStream:
+        """Open a stream, which gets its handle."""
         self._last_handle = self._last_handle % (2**31 - 1) + 1  # handles travel as int32
-        stream = self._open[self._last_handle] = Stream(self._last_handle, request_id)
+        stream.handle = self._last_handle
+        self._open[stream.handle] = stream
         return stream
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: Receiver) -> None:
         self._open.pop(stream.handle, None)
 
     def deliver(self, handle: int, output: EngineOutput) -> None:
@@ -103,7 +123,7 @@ class Streams:
         find, is_waking = self._open.get, bool(self._to_wake)
         for handle, token_id in zip(handles, token_ids, strict=True):
             stream = find(handle)
-            if stream is not None and not stream.is_finished:
+            if isinstance(stream, Stream) and not stream.is_finished:
                 stream.put_token(token_id)
                 if not stream.is_to_wake:
                     stream.is_to_wake = True
@@ -124,12 +144,12 @@ class Streams:
 
     def fail_all(self, error_of: type[Exception], reason: str) -> None:
         """End every open stream with a separate exception (a shared one would collect tracebacks)."""
-        for stream in self._open.values():
+        for stream in list(self._open.values()):
             if not stream.is_finished:
                 stream.fail(error_of(reason))
 
     def abort_all(self) -> None:
         """End every open stream with FinishReason.ABORT."""
-        for stream in self._open.values():
+        for stream in list(self._open.values()):
             if not stream.is_finished:
                 stream.put(EngineOutput(request_id="", token_ids=[], finish_reason=FinishReason.ABORT))

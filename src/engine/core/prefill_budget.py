@@ -19,16 +19,20 @@ class PrefillBudget:
         """num_forced: answers that continue with known tokens. Each is computed like a prompt, before the prompts."""
         self._settings = settings
         self.left = settings.prefill_budget(num_decodes + num_forced) + num_forced
+        self._room = settings.max_num_batched_tokens - num_decodes  # of the step, for prompts that are computed whole
         self._half = self.left // 2
         self._num_partial = 0  # prompts that are computed in part after the step
         self._num_long_partial = 0
 
-    def chunk_end(self, start: int, stop: int, *, has_others: bool) -> int:
+    def chunk_end(self, start: int, stop: int, *, has_others: bool, is_whole: bool = False) -> int:
         """The end of the chunk of a prompt with `start` computed tokens, at most `stop`; `start` if it gets none.
 
-        has_others: more prompts come after this one. Called only while `left` is positive.
+        has_others: more prompts come after this one. is_whole: it is computed in one step, which neither shares nor
+        sizes limit. Called only while `left` is positive.
         """
         wanted, left = stop - start, self.left
+        if is_whole:
+            return stop if wanted <= self._room else start
         if not self._settings.enable_chunked_prefill:
             return stop if wanted <= left else start
         if wanted > self._half and has_others:
@@ -42,7 +46,8 @@ class PrefillBudget:
 
     def take(self, request: Request, num_tokens: int) -> None:
         """Plan tokens of a sequence. Prompts share what the answers that came before them have left."""
-        self.left -= num_tokens
+        self.left = max(0, self.left - num_tokens)
+        self._room -= num_tokens
         if request.has_forced:
             self._half = self.left // 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..api import EngineRequest, FinishReason, RequestInputs, StoredBlocks, TokenLogprobs
+from ..api import EngineRequest, FinishReason, PoolingParams, RequestInputs, StoredBlocks, TokenLogprobs
 from ..step.plan import NO_ADAPTER
 from .block_hashes import BlockHasher
 from .block_store import FetchedPrefix
@@ -28,6 +28,7 @@ class Request:
     seed: int
     stop: StopRule
     reads_cache: bool
+    needs_whole: bool  # all its tokens are computed in one step
     num_prompt_tokens: int
     token_ids: list[int]  # prompt and sampled tokens; while it runs, sampled tokens of full blocks only
     route: int = 0
@@ -71,14 +72,18 @@ class Request:
         eos_token_ids: tuple[int, ...],
         max_length: int,
         reads_cache: bool,
+        needs_whole: bool = False,
     ) -> Request:
         """A new request, which waits.
 
         max_length: tokens, prompt included, at which the context or the KV cache is full.
         seed: used if the request has none.
+        needs_whole: all its tokens are computed in one step.
         """
         prompt, sampling = request.inputs.prompt_token_ids, request.inputs.sampling
         wants_prompt_logprobs = sampling.prompt_logprobs is not None
+        if isinstance(request.inputs.task, PoolingParams):
+            max_length = len(prompt) + 1  # it ends with its prompt, which may fill the context
         return cls(
             request_id=request.request_id,
             arrival=arrival,
@@ -86,7 +91,9 @@ class Request:
             inputs=request.inputs,
             seed=seed if sampling.seed is None else sampling.seed,
             stop=StopRule.of(sampling, len(prompt), eos_token_ids, max_length),
-            reads_cache=reads_cache and not wants_prompt_logprobs,  # a position that is not computed has no logits
+            # A position that is not computed has no logits, and no hidden state.
+            reads_cache=reads_cache and not wants_prompt_logprobs and not needs_whole,
+            needs_whole=needs_whole,
             num_prompt_tokens=len(prompt),
             token_ids=list(prompt),
             route=request.route,
@@ -96,6 +103,11 @@ class Request:
             is_ready=request.is_ready,
             prompt_logprobs=[None] * len(prompt) if wants_prompt_logprobs else None,
         )
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it ends with what heads make of its prompt, without a token."""
+        return isinstance(self.inputs.task, PoolingParams)
 
     @property
     def must_wait(self) -> bool:

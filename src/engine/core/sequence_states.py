@@ -65,7 +65,7 @@ class SequenceStates:
 
     def chunk_stop(self, request: Request, start: int, known: int) -> int:
         """The latest end of a prompt's chunk that begins at `start`: where its state is to be kept, else `known`."""
-        if not self.is_active or not self._cuts_prompts:
+        if not self.is_active or not self._cuts_prompts or request.needs_whole:
             return known
         size = self._block_size
         for end in (request.num_shared, (known - 1) // size):  # blocks

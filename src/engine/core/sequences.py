@@ -75,6 +75,7 @@ class Sequences:
             eos_token_ids=settings.eos_token_ids,
             max_length=settings.max_sequence_len,
             reads_cache=settings.enable_prefix_caching,
+            needs_whole=settings.pooling.needs_whole(request.inputs.task),
         )
         self.num_arrivals += 1
         if self.blocks.events is not None:

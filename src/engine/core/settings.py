@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ...model.cache_groups import longest_sequence
 from ...model.step_costs import StepCosts
-from ..api import EngineRequest, InvalidRequest
+from ..api import EngineRequest, InvalidRequest, PoolingParams, RequestInputs, Task
 from .adapter_slots import AdapterSettings
 from .block_hashes import HashAlgo
 from .block_store import BlockStore
@@ -25,6 +26,23 @@ class DraftSettings:
     max_model_len: int = NO_LIMIT - 1  # tokens of the longest sequence that gets drafts; 32 bits
     max_num_waiting: int = NO_LIMIT  # with more requests that wait, those admitted get none
     in_order: bool = True  # whether the runner can sample a token of a row after the one before it: penalties, grammars
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingSettings:
+    """What a model makes of whole prompts."""
+
+    whole: Mapping[str, bool] = field(default_factory=dict)  # by task: its prompt must be computed in one step
+    generates: bool = True  # False: requests can only be pooled
+
+    @property
+    def names(self) -> str:
+        """The tasks, for errors."""
+        return ", ".join(f"`{name}`" for name in self.whole)
+
+    def needs_whole(self, task: Task) -> bool:
+        """Whether a request must be computed in one step, and reads nothing that was computed before."""
+        return isinstance(task, PoolingParams) and any(self.whole[name] for name in task.tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +77,10 @@ class SchedulerSettings:
     records_block_events: bool = False  # Scheduler.block_events
     drafting: DraftSettings | None = None  # None: no tokens are drafted
     adapters: AdapterSettings | None = None  # None: requests have no adapters
+    pooling: PoolingSettings = PoolingSettings()
     num_stages: int = 1  # of a pipeline: the number of steps at a time, which are of different sequences
+    # Tokens of the longest sequence whose keys and values the KV cache holds, at most max_model_len.
+    max_cached_len: int = field(init=False)
 
     def __post_init__(self) -> None:
         for name in (
@@ -92,6 +113,10 @@ class SchedulerSettings:
                 f"max_model_len ({self.max_model_len}): a long prompt could never run"
             )
 
+        step_tokens = self.max_num_batched_tokens if self.enable_chunked_prefill else None
+        held = longest_sequence(self.windows, self.num_blocks, self.block_size, step_tokens, self.max_model_len)
+        object.__setattr__(self, "max_cached_len", held)
+
     def prefill_budget(self, num_decodes: int) -> int:
         """Maximum number of prompt tokens in a step with `num_decodes` decode rows.
 
@@ -116,12 +141,6 @@ class SchedulerSettings:
         return len(self.windows)
 
     @property
-    def max_cached_len(self) -> int:
-        """Tokens of the longest sequence whose keys and values the KV cache holds, at most max_model_len."""
-        step_tokens = self.max_num_batched_tokens if self.enable_chunked_prefill else None
-        return longest_sequence(self.windows, self.num_blocks, self.block_size, step_tokens, self.max_model_len)
-
-    @property
     def max_sequence_len(self) -> int:
         """Tokens of one sequence, by context and KV cache. The last one is never computed, so needs no space there."""
         return min(self.max_model_len, self.max_cached_len + 1)
@@ -131,6 +150,7 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
     """Raises InvalidRequest if the request can never be served, however empty the engine is."""
     prompt, sampling = request.inputs.prompt_token_ids, request.inputs.sampling
     num_tokens = len(prompt)
+    _check_task(request.inputs, settings)
     if sampling.n != 1:
         raise InvalidRequest("the engine takes one sequence per request", param="n")
     if request.inputs.adapter is not None and settings.adapters is None:
@@ -146,6 +166,9 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
         raise InvalidRequest("token ids must be 32-bit integers", param="prompt", code="invalid_token_id") from None
     if min(prompt) < 0:
         raise InvalidRequest("token ids must not be negative", param="prompt", code="invalid_token_id")
+    if isinstance(request.inputs.task, PoolingParams):
+        _check_pooled(num_tokens, request.inputs.task, settings)
+        return
     if num_tokens + 1 > settings.max_model_len:
         raise InvalidRequest(
             f"the prompt has {num_tokens} tokens; with at least one more the model's context of "
@@ -166,3 +189,37 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
             param="prompt",
             code="context_length_exceeded",
         )
+
+
+def _check_task(inputs: RequestInputs, settings: SchedulerSettings) -> None:
+    """Raises InvalidRequest for a task that the model does not have."""
+    task, pooling = inputs.task, settings.pooling
+    if not isinstance(task, PoolingParams):
+        if not pooling.generates:
+            message = f"this model generates no tokens; its tasks are {pooling.names}"
+            raise InvalidRequest(message, param="model", code="unsupported_task")
+        return
+    if not task.tasks or len(set(task.tasks)) < len(task.tasks):
+        raise InvalidRequest("the tasks of a request must be named, each once", param="task")
+    for name in task.tasks:
+        if name not in pooling.whole:
+            tasks = f"its tasks are {pooling.names}" if pooling.whole else "it only generates tokens"
+            message = f"this model does not have the task {name[:100]!r}: {tasks}"
+            raise InvalidRequest(message, param="task", code="unsupported_task")
+
+
+def _check_pooled(num_tokens: int, task: PoolingParams, settings: SchedulerSettings) -> None:
+    """Raises InvalidRequest for a prompt that cannot be pooled. It may fill the context: nothing follows it."""
+    limits = [(settings.max_model_len, "the model's context is"), (settings.max_cached_len, "the KV cache holds")]
+    if settings.pooling.needs_whole(task):
+        limits.append((settings.max_num_batched_tokens, "one step, which must compute all of it, has"))
+    for limit, what in limits:
+        if num_tokens > limit:
+            message = f"the prompt has {num_tokens} tokens; {what} {limit}"
+            raise InvalidRequest(message, param="prompt", code="context_length_exceeded")
+    if not 0 <= task.first < num_tokens:
+        message = f"the first pooled token is {task.first}, of a prompt of {num_tokens} tokens"
+        raise InvalidRequest(message, param="first")
+    if task.second is not None and not 0 < task.second < num_tokens:
+        message = f"the second text begins at token {task.second}, of a prompt of {num_tokens} tokens"
+        raise InvalidRequest(message, param="second")

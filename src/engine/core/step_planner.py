@@ -243,7 +243,7 @@ class StepPlanner:
                 break
             has_others = len(waiting) > num_passed + 1 and len(free_slots) > 1
             stop = self._states.chunk_stop(request, start, known)
-            end = budget.chunk_end(start, stop, has_others=has_others)
+            end = budget.chunk_end(start, stop, has_others=has_others, is_whole=request.needs_whole)
             if start < end < known and not (budget.allows_long_partial if is_long else budget.allows_partial):
                 if known - start <= budget.left:
                     end = stop = known  # it takes the share of those after it, but need not wait

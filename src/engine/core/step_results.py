@@ -67,7 +67,7 @@ class StepResults:
         columns.target[plan.slots[cut]] -= rejected[cut]
         first, ends = np.cumsum(num_valid) - num_valid, first_ends(plan, result)
         outputs = {record.request_id: record for record in records}
-        plain, has_followers = StepOutputs(), bool(result.complete or result.forced or result.vectors)
+        plain, has_followers = StepOutputs(), bool(result.complete or result.forced)
         for index in range(num_valid.max(initial=0)):
             rows = (num_valid > index).nonzero()[0]
             if index:
@@ -113,8 +113,6 @@ class StepResults:
         needs_record = (lengths >= columns.record_at[slots]) | self._sequences.watched.seen_in(token_ids)
         if result.logprobs:
             needs_record |= np.isin(at, list(result.logprobs))
-        if result.vectors:
-            needs_record |= np.isin(rows, list(result.vectors))
         if result.forced:
             needs_record |= np.isin(rows, list(result.forced))
         if result.complete:
@@ -147,6 +145,10 @@ class StepResults:
 
         index: the place of the token in the result.
         """
+        if request.is_pooled:
+            output = self.end(request, FinishReason.STOP)
+            output.vectors = result.vectors[row]
+            return output
         token_id = int(result.token_ids[index])
         output = EngineOutput(
             request_id=request.request_id,
@@ -156,7 +158,6 @@ class StepResults:
         )
         if index in result.logprobs:
             output.logprobs = [result.logprobs[index]]
-        output.vectors = result.vectors.get(row)
         if request.prompt_logprobs is not None:
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         output.finish_reason, output.stop_reason = request.stop.check(token_id, length)
@@ -210,7 +211,6 @@ def _of_last(result: StepResult, has_last: Bool) -> StepResult:
         result,
         complete=[row for row in result.complete if row in last],
         forced={row: run for row, run in result.forced.items() if row in last},
-        vectors={row: found for row, found in result.vectors.items() if row in last},
     )
 
 

@@ -72,7 +72,9 @@ def on_gpu(prepared: Prepared) -> ProcessExecutor:
     from ..runner.cuda.device_parts import sampling_parts
     from ..runner.cuda.device_transfer import device_transfer
     from ..runner.cuda.loading import load_on_device
+    from ..runner.load_runner import host_parts
     from ..runner.rank_loading import ignore_padding
+    from ..runner.sample_head import sample
 
     if is_interpreting():
         ignore_padding()
@@ -80,7 +82,11 @@ def on_gpu(prepared: Prepared) -> ProcessExecutor:
     transfer_of = None
     if (store := prepared.store) is not None:
         transfer_of = device_transfer(store, _kept_bytes(prepared.resolved))
-    runner = prepared.load_runner(sampling_parts(prepared.processors, transfer_of), load_on_device)
+    if prepared.resolved.launches_on_device:
+        parts = sampling_parts(prepared.processors, transfer_of)
+    else:
+        parts = host_parts(sample(prepared.processors), transfer_of)
+    runner = prepared.load_runner(parts, load_on_device)
     return ProcessExecutor(prepared.resolved, runner, prepared.steps(runner, DeviceStepQueue), sleeper=runner)
 
 

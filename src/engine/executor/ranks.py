@@ -93,9 +93,8 @@ def on_ranks(prepared: Prepared, start: StartRanks) -> RanksExecutor:
 
         clock.start("nodes")
     others = start(resolved, report=clock.note)
-    is_on_gpus = resolved.device.device != "cpu" and resolved.num_stages == 1
     try:
-        return _on_gpus(prepared, others) if is_on_gpus else _on_ranks(prepared, others)
+        return _on_gpus(prepared, others) if resolved.launches_on_device else _on_ranks(prepared, others)
     except BaseException as error:
         others.cannot_start(error)
         raise

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from ...config import Resolved
 from ...config.schema.observability import STEP_TOKENS
+from ...model.spec import ModelSpec
 from ...model.step_costs import StepCosts, step_costs
 from ..core import Scheduler, SchedulerInterface, SchedulerSettings
 from ..core.adapter_slots import AdapterSettings
 from ..core.block_store import BlockStore
 from ..core.drafter import Drafter
 from ..core.interface import MEMBERS
-from ..core.settings import NO_LIMIT, DraftSettings
+from ..core.settings import NO_LIMIT, DraftSettings, PoolingSettings
 from ..loop.adapter_reader import AdapterReader
 from ..lora.settings import LoraSettings
 from ..plugins import import_class, make, named_by
@@ -88,7 +89,8 @@ def scheduler_settings(
 ) -> SchedulerSettings:
     """store: keeps blocks outside the KV cache."""
     scheduler, cache = resolved.scheduler, resolved.cache
-    has_prefixes = resolved.num_kept_states > 0 or not resolved.model_spec.has_states
+    spec = resolved.model_spec
+    has_prefixes = (resolved.num_kept_states > 0 or not spec.has_states) and spec.is_causal
     return SchedulerSettings(
         num_blocks=resolved.num_kv_blocks * resolved.cache_groups.num_groups,
         windows=resolved.cache_groups.windows,
@@ -117,9 +119,15 @@ def scheduler_settings(
         records_block_events=resolved.kv_events.is_publishing,
         drafting=drafting,
         adapters=adapters,
+        pooling=_pooling(spec),
         num_stages=resolved.num_stages if scheduler.async_scheduling else 1,  # else one step is in flight
         step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )
+
+
+def _pooling(spec: ModelSpec) -> PoolingSettings:
+    heads = () if spec.pooling is None else spec.pooling.heads
+    return PoolingSettings({head.task: head.needs_all or not spec.is_causal for head in heads}, spec.generates)
 
 
 def _costs(resolved: Resolved) -> StepCosts:

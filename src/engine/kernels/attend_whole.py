@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+
 _QUERIES = 128  # at least this many are computed together, over the keys that any of them sees
 
 
@@ -22,6 +24,7 @@ class AttendWhole(Protocol):
         query_start: torch.Tensor,
         scale: float,
         window: int | None = None,
+        slopes: torch.Tensor | None = None,
         /,
     ) -> torch.Tensor: ...
 
@@ -33,27 +36,32 @@ def attend_whole_reference(
     query_start: torch.Tensor,
     scale: float,
     window: int | None = None,
+    slopes: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Each query attends to all tokens of its sequence, before and after it. A result depends on its sequence only.
 
     Args:
-        q: [T, num_heads, D].
-        k, v: [T, num_kv_heads, D]. Query heads share kv heads in order, as in paged_attention.
+        q: [T, num_heads, D]; tokens may be any distance apart, as in a part of a projection.
+        k, v: [T, num_kv_heads, D], the same. Query heads share kv heads in order, as in paged_attention.
         query_start: [R + 1] int32, on any device: sequence r has the tokens query_start[r] to query_start[r + 1].
         scale: multiplies the scores, usually D ** -0.5.
         window: a query sees itself, this many tokens before it and as many after it; None for all.
+        slopes: [num_heads] float32, of ALiBi: the distance of a key times the slope is subtracted from its score.
     Returns:
         [T, num_heads * D] in q's dtype.
     """
-    out = torch.empty_like(q)
+    out = q.new_empty(q.shape)
     group = q.shape[1] // k.shape[1]
     for start, end in pairwise(query_start.tolist()):
         queries, keys, values = (each[start:end].float().transpose(0, 1) for each in (q, k, v))
         keys, values = (each.repeat_interleave(group, 0) for each in (keys, values))
         scores = queries @ keys.transpose(1, 2) * scale
+        places = torch.arange(end - start, device=q.device)
+        distances = (places - places[:, None]).abs()
+        if slopes is not None:
+            scores -= slopes[:, None, None] * distances
         if window is not None:
-            places = torch.arange(end - start, device=q.device)
-            scores.masked_fill_((places - places[:, None]).abs() > window, -torch.inf)
+            scores.masked_fill_(distances > window, -torch.inf)
         out[start:end] = (scores.softmax(-1) @ values).transpose(0, 1).to(q.dtype)
     return out.flatten(1)
 
@@ -65,15 +73,17 @@ def attend_whole_by_length(
     query_start: torch.Tensor,
     scale: float,
     window: int | None = None,
+    slopes: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Computes attend_whole with torch's attention, together for sequences of the same length. Nothing is padded."""
-    out = torch.empty_like(q)
+    out = q.new_empty(q.shape)
     starts = query_start.to("cpu", torch.int64)
     lengths = starts.diff()
     for length in set(lengths.tolist()):
         tokens = (starts[:-1][lengths == length, None] + torch.arange(length)).to(q.device)  # [sequences, length]
         queries, keys, values = (each[tokens].transpose(1, 2) for each in (q, k, v))
-        for own, seen, mask in _pieces(length, window, q.device):
+        for own, seen in _pieces(length, window):
+            mask = _mask(own, seen, length, window, slopes, q)
             attended = F.scaled_dot_product_attention(
                 queries[:, :, own], keys[:, :, seen], values[:, :, seen], mask, scale=scale, enable_gqa=True
             )
@@ -81,16 +91,78 @@ def attend_whole_by_length(
     return out.flatten(1)
 
 
-def _pieces(
-    length: int, window: int | None, device: torch.device
-) -> Iterator[tuple[slice, slice, torch.Tensor | None]]:
-    """Queries that are computed together, the keys that they see, and which each of them sees; None for all."""
+def _pieces(length: int, window: int | None) -> Iterator[tuple[slice, slice]]:
+    """Queries that are computed together, and the keys that they see."""
     if window is None or window >= length - 1:
         if length:
-            yield slice(0, length), slice(0, length), None
+            yield slice(0, length), slice(0, length)
         return
     count = max(window, _QUERIES)
     for start in range(0, length, count):
         own, seen = slice(start, min(start + count, length)), slice(max(0, start - window), start + count + window)
-        places = torch.arange(length, device=device)
-        yield own, seen, (places[seen] - places[own, None]).abs() <= window
+        yield own, seen
+
+
+def _mask(
+    own: slice, seen: slice, length: int, window: int | None, slopes: torch.Tensor | None, q: torch.Tensor
+) -> torch.Tensor | None:
+    """What is added to the scores of these queries and keys, or which of them count; None if all count as they are."""
+    if window is None or window >= length:
+        window = length
+        if slopes is None:
+            return None
+    places = torch.arange(length, device=q.device)
+    distances = (places[seen] - places[own, None]).abs()
+    if slopes is None:
+        return distances <= window
+    return (-slopes[:, None, None] * distances).masked_fill(distances > window, -torch.inf).to(q.dtype)
+
+
+def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:
+    """Return the op for heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM.
+
+    Its results depend on their sequence only, so there is no other version for batch invariance.
+    """
+    empty = library.memory.empty
+    call = library.op("attend_whole", dtype, [POINTER] * 3 + [INT64] * 3 + [POINTER] * 3 + [INT] * 4 + [INT64, FLOAT])
+    no_window = 2**62
+
+    def attend_whole(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        query_start: torch.Tensor,
+        scale: float,
+        window: int | None = None,
+        slopes: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        num_tokens, num_heads, head_dim = q.shape
+        num_kv_heads = k.shape[1]
+        for each, heads in ((q, num_heads), (k, num_kv_heads), (v, num_kv_heads)):
+            if each.dtype != dtype or each.shape != (num_tokens, heads, head_dim):
+                raise ValueError(f"q is {tuple(q.shape)} {dtype}, another is {tuple(each.shape)} {each.dtype}")
+            if each.stride()[1:] != (head_dim, 1):
+                raise ValueError("the heads of a token must be one after the other")
+        if slopes is not None and slopes.shape != (num_heads,):
+            raise ValueError(f"slopes are {tuple(slopes.shape)} for {num_heads} heads")
+        out = empty(num_tokens, num_heads * head_dim, dtype=dtype)
+        call(
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            q.stride(0),
+            k.stride(0),
+            v.stride(0),
+            out.data_ptr(),
+            pointer(query_start, torch.int32),
+            None if slopes is None else pointer(slopes, torch.float32),
+            len(query_start) - 1,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            no_window if window is None else window,
+            scale,
+        )
+        return out
+
+    return attend_whole

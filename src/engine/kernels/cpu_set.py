@@ -13,7 +13,7 @@ from .adapt_rows import adapt_rows_cpu
 from .add_layer_norm import add_layer_norm_cpu
 from .add_rms_norm import add_rms_norm_cpu
 from .allow_tokens import allow_tokens_cpu
-from .attend_whole import attend_whole_by_length
+from .attend_whole import attend_whole_by_length, attend_whole_cpu
 from .block_index import sparse_attention_cpu
 from .causal_convolution import causal_convolution_cpu
 from .compressed_attention_cpu import compressed_ops_cpu
@@ -95,6 +95,9 @@ def cpu_kernels(
         rope, attention, attend_part = torchs.rope_and_store, torchs.paged_attention, torchs.attend_part
         store_latents, latent_attention = torchs.store_latents, torchs.latent_attention
         attend_latent_part = torchs.attend_latent_part
+    attend_whole = torchs.attend_whole if batch_invariant else attend_whole_by_length
+    if takes_heads(head_dims):
+        attend_whole = attend_whole_cpu(library, dtype)
     takes_compressed = kv_dtype is dtype and takes_heads(head_dims)
     compressed = compressed_ops_cpu(library, dtype) if takes_compressed else torchs
     is_capturable = attention is not torchs.paged_attention and (
@@ -131,7 +134,7 @@ def cpu_kernels(
         rope_and_store=rope,
         paged_attention=attention,
         attend_part=attend_part,
-        attend_whole=torchs.attend_whole if batch_invariant else attend_whole_by_length,
+        attend_whole=attend_whole,
         store_latents=store_latents,
         absorb_queries=absorb_queries_cpu(library, dtype),
         latent_attention=latent_attention,

@@ -30,6 +30,7 @@ class AttentionShape:
     softcap: float | None = None  # scores become softcap * tanh(score / softcap)
     scale: float | None = None  # of the scores; None for head_dim ** -0.5
     value_dim: int | None = None  # of what a head returns: its other values are zeros; None for head_dim
+    is_causal: bool = True  # False: a query sees all tokens, or `window` tokens before it and as many after it
 
 
 class Attention:
@@ -107,6 +108,11 @@ class Attention:
     ) -> torch.Tensor:
         """Write the keys and values of all tokens, then attend. See Mixer."""
         shape = self.shape
+        if not shape.is_causal:
+            attended = self._attend_whole(projected, step)
+            if self._num_gates:
+                attended = self._kernels.gate_outputs(attended, projected, self._num_gates)
+            return attended if rows is None else attended[rows]
         k_cache, v_cache = cache[:2]
         cos_sin, turns = (None, step.positions) if self._rotation is None else self._rotation.of(step)
         queries = self._kernels.rope_and_store(
@@ -150,6 +156,34 @@ class Attention:
         if self._num_gates:
             attended = self._kernels.gate_outputs(attended, projected, self._num_gates)
         return attended if rows is None else attended[rows]
+
+    def _attend_whole(self, projected: torch.Tensor, step: StepInput) -> torch.Tensor:
+        """Attend to all tokens of each sequence, which are in this step. Nothing is kept."""
+        shape = self.shape
+        num_heads, num_kv_heads, head_dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        num_turned = num_heads + num_kv_heads
+        heads = projected[:, : (num_turned + num_kv_heads) * head_dim].view(len(projected), -1, head_dim)
+        turned, values = heads[:, :num_turned], heads[:, num_turned:]
+        if self._rotation is not None or self._q_norm_weight is not None:
+            cos_sin, turns = (None, step.positions) if self._rotation is None else self._rotation.of(step)
+            # Keys are prepared as further queries: what only prepares queries stores nothing.
+            none = projected.new_empty(1, num_kv_heads, 1, head_dim)
+            turned = self._kernels.rope_and_store(
+                *(projected, self._norms_of_all(), None, self._norm_eps, cos_sin, turns, step.slot_mapping),
+                *(none, none, num_turned, 0, self._heads),
+            )
+        return self._kernels.attend_whole(
+            *(turned[:, :num_heads], turned[:, num_heads:], values, step.query_start, self._scale, shape.window),
+            self._variant.slopes,
+        )
+
+    def _norms_of_all(self) -> torch.Tensor | None:
+        """Weights of the norms of all heads of queries and then of keys."""
+        if self._q_norm_weight is None or self._k_norm_weight is None:
+            return None
+        width = self.shape.head_dim
+        pairs = (self._q_norm_weight, self.shape.num_heads), (self._k_norm_weight, self.shape.num_kv_heads)
+        return torch.cat([weight.view(-1, width).expand(count, width).flatten() for weight, count in pairs])
 
 
 def alibi_slopes(num_heads: int) -> torch.Tensor:

@@ -15,7 +15,6 @@ from ..kernels.lora_experts import LoraExperts
 from .loading import Held, TensorReader, linear_of
 from .norm import AnyNorm, RMSNorm
 
-Experts = Any  # of expert_weights.py, which take mixes
 Finish = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -33,9 +32,9 @@ class Mix(Protocol):
         """
         ...
 
-    def of_experts(self, layer: Experts) -> tuple[torch.Tensor, LoraExperts] | None:
-        """The slot of each token's adapter, [T] int32, and what the adapters add to a layer of experts, which is the
-        only caller; None if nothing."""
+    def of_experts(self, layer: Any) -> tuple[torch.Tensor, LoraExperts] | None:
+        """The slot of each token's adapter, [T] int32, and what the adapters add to a layer of experts
+        (expert_weights.Experts), which is the only caller; None if nothing."""
         ...
 
     def adapt_rows(self, token_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -63,10 +62,12 @@ class Linear:
         finish: Finish | None = None,
         *,
         unbiased: Collection[str] = (),
+        bias_name: str | None = None,
     ) -> None:
         """
         parts: name in the checkpoint (without `.weight`) -> out_features.
         unbiased: parts for which the checkpoint has no bias although others have one: theirs is zero.
+        bias_name: of a layer with one part, in the checkpoint; None: it has the name of the weight.
         scheme: quantises the weight.
         order: of the outputs, as indices of the stacked rows, -1 for outputs that are 0; None for that of the parts.
         finish: makes the result of the outputs of a part of the weight; None if this is all of it.
@@ -74,6 +75,7 @@ class Linear:
         self.parts = parts
         self.in_features, self.dtype = in_features, dtype
         self._biased = frozenset(parts) - frozenset(unbiased) if has_bias else frozenset()
+        self._bias_name = bias_name
         self._kernels = kernels
         self._device = device
         self._scheme = scheme
@@ -86,7 +88,7 @@ class Linear:
         for name, rows in self.parts.items():
             yield f"{name}.weight", (rows, self.in_features)
             if name in self._biased:
-                yield f"{name}.bias", (rows,)
+                yield self._bias_name or f"{name}.bias", (rows,)
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked_bias(tensors) if self._biased else None
@@ -167,7 +169,7 @@ class Linear:
         whole = torch.zeros(sum(self.parts.values()), dtype=self.dtype, device=self._device)
         for name, part in zip(self.parts, torch.split(whole, list(self.parts.values())), strict=True):
             if name in self._biased:
-                tensors.read(f"{name}.bias", part)
+                tensors.read(self._bias_name or f"{name}.bias", part)
         return self._ordered(whole)
 
     def _ordered(self, rows: torch.Tensor) -> torch.Tensor:

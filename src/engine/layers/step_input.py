@@ -59,6 +59,9 @@ class StepInput:
     # [n, T] int64, ids of the tokens 1, 2, ..., n before each token, -1 before the beginning of its sequence, for a
     # model with embeddings of n-grams (layers/ngrams.py); None for others.
     earlier_ids: torch.Tensor | None = None
+    # [T] int64, 1 for the tokens of the second of two texts and 0 for others, for a model with an embedding of them
+    # (runner/token_types.py); None for others.
+    token_types: torch.Tensor | None = None
     # What parts with a recurrent state compute from, in the order of their calls, for a step whose last tokens may be
     # rejected (runner/rejected_drafts.py); None of other steps.
     state_inputs: list[StateInputs] | None = field(default=None, repr=False, compare=False)
@@ -101,4 +104,5 @@ class StepInput:
             mix=None if self.mix is None else self.mix.of_tokens(tokens),
             rope_positions=None if self.rope_positions is None else self.rope_positions[:, tokens],
             earlier_ids=None if self.earlier_ids is None else self.earlier_ids[:, tokens],
+            token_types=None if self.token_types is None else self.token_types[tokens],
         )

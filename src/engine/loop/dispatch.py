@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ..api import InvalidRequest, QueueFull
-from ..transport.messages import Abort, Outputs, Refused, Submit
+from ..api import EngineRequest, InvalidRequest, QueueFull
+from ..transport.messages import Abort, Outputs, Refused
 from .engine_core import EngineCore
 
 RETRY_AFTER_S = 1.0  # a request for which the engine does not get its memory
@@ -26,12 +26,12 @@ class Dispatch(Generic[Client]):
         self._numbers: dict[Client, int] = {}  # the upper half of a route; the lower half is the handle
         self._last_number = -1
 
-    def submit(self, client: Client, message: Submit) -> Refused | None:
+    def submit(self, client: Client, handle: int, request: EngineRequest) -> Refused | None:
         """Add a request to the core. Returns the reason if it is refused."""
-        request_id, handle = message.request.request_id, message.handle
-        message.request.route = self._number_of(client) << 32 | handle
+        request_id = request.request_id
+        request.route = self._number_of(client) << 32 | handle
         try:
-            self._core.add(message.request)
+            self._core.add(request)
         except InvalidRequest as error:
             return Refused(handle, str(error), error.param, error.code)
         except QueueFull as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-from ..api import AdapterError, EngineStats, ProfileError
+from ..api import AdapterError, EngineRequest, EngineStats, ProfileError
 from ..transport.messages import (
     Abort,
     AdapterChanged,
@@ -26,6 +26,7 @@ from ..transport.messages import (
     Ready,
     Stats,
     Submit,
+    SubmitMany,
     TakeMemory,
     UnloadAdapter,
 )
@@ -93,10 +94,11 @@ class EngineLoop(Generic[Client]):
 
     def _take(self, client: Client, message: Message) -> None:
         match message:
-            case Submit():
-                refused = self._dispatch.submit(client, message)
-                if refused is not None:
-                    self._port.send(client, refused)
+            case Submit(handle, request):
+                self._submit(client, handle, request)
+            case SubmitMany(handles, requests):
+                for handle, request in zip(handles, requests, strict=True):
+                    self._submit(client, handle, request)
             case Abort():
                 self._dispatch.abort(client, message)
             case Profile():
@@ -115,6 +117,11 @@ class EngineLoop(Generic[Client]):
                 self._port.send(client, Ready(self._core.info))
             case _:
                 logger.error("a client sent %s, which only an engine may send", type(message).__name__)
+
+    def _submit(self, client: Client, handle: int, request: EngineRequest) -> None:
+        refused = self._dispatch.submit(client, handle, request)
+        if refused is not None:
+            self._port.send(client, refused)
 
     def _answer_loaded(self) -> None:
         calls, self._loading = self._loading, []

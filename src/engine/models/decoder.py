@@ -12,6 +12,7 @@ from ...config.checkpoint.match import tensors_of
 from ...config.checkpoint.stored import StoredTensor
 from ...model.compressed import COMPRESSED_TABLE
 from ...model.latent import SPARSE_TABLE
+from ...model.pooling import OUTPUT_LAYER
 from ...model.spec import ModelSpec
 from ...model.tensor_parallel import of_one_device
 from ..collectives import Ranks, SharedExperts
@@ -115,16 +116,30 @@ class Decoder(DecoderPart):
     the layers of the others."""
 
     def _add_ends(self, make: DecoderParts) -> None:
-        output = make.output("model.embed_tokens" if self.model_spec.is_tied else "lm_head")
-        self.embed = make.embed(output)
+        spec = self.model_spec
+        self._output = make.output("model.embed_tokens" if spec.is_tied else OUTPUT_LAYER) if spec.has_output else None
+        self.embed = make.embed(self._output)
         self.norm = make.last_norm()
-        self.logits = LMHead(self.norm, output, self.model_spec, self._kernels, self._ranks)
-        self.heads: dict[str, Head] = {"logits": self.logits}
+        self.heads: dict[str, Head] = {}
+        if spec.generates:
+            assert self._output is not None
+            self.heads["logits"] = LMHead(self.norm, self._output, spec, self._kernels, self._ranks)
+        self.poolers = make.poolers(self.norm, self._output)
         self.layer_inputs = make.layer_inputs()
+
+    @property
+    def logits(self) -> LMHead:
+        head = self.heads.get("logits")
+        assert isinstance(head, LMHead), f"{self.model_spec.architecture} generates no tokens"
+        return head
 
     def loadables(self) -> Iterator[Loadable]:
         for head in self.heads.values():
             yield from head.loadables()
+        if self._output is not None and not self.model_spec.generates:
+            yield self._output
+        # Heads can share layers, each of which is loaded once.
+        yield from dict.fromkeys(part for pooler in self.poolers.values() for part in pooler.loadables())
         yield from self.embed.loadables()
         if self.layer_inputs is not None:
             yield from self.layer_inputs.loadables()

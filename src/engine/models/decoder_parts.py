@@ -28,6 +28,7 @@ from ...model.tensors import (
     NORM_GATE,
     POSITIONS,
     STREAM_NORM,
+    TOKEN_TYPES,
     layer_norms,
 )
 from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding, rounded
@@ -45,19 +46,20 @@ from .ends import Embed
 from .gated_residual_layer import GatedResidualLayer
 from .joined_layer import JoinedLayer
 from .layer_stack import Layer
+from .poolers import PoolerParts
 
 
-class DecoderParts(BlockParts):
+class DecoderParts(BlockParts, PoolerParts):
     """Makes whole layers, and what is before the first of them."""
 
-    def embed(self, output: Linear) -> Embed:
-        """output: the output layer, to which the embedding may be tied."""
+    def embed(self, output: Linear | None) -> Embed:
+        """output: the output layer, to which the embedding may be tied; None of a model without one."""
         spec, kernels, dtype, device = self._spec, self._kernels, self._dtype, self._device
         hidden, multiplier = spec.hidden_size, spec.embedding_scale
         if spec.rounds_embedding_scale:
             multiplier = rounded(multiplier, dtype)
         table: Embedding | TiedEmbedding
-        if spec.is_tied:
+        if spec.is_tied and output is not None:
             table = TiedEmbedding(output, kernels, multiplier)
         else:
             table = Embedding("model.embed_tokens", spec.vocab_size, hidden, kernels, dtype, device, multiplier)
@@ -70,7 +72,10 @@ class DecoderParts(BlockParts):
         tokens = table if self._ranks is None else EmbeddingPart(table, spec.vocab_size, self._ranks)
         norm = self.norm(EMBEDDING_NORM, hidden) if spec.has_embedding_norm else None
         streams = None if spec.hyper_connections is None else spec.hyper_connections.num_streams
-        return Embed(tokens, positions, norm, kernels, streams)
+        types: Embedding | None = None
+        if spec.num_token_types:
+            types = Embedding(TOKEN_TYPES, spec.num_token_types, hidden, kernels, dtype, device)
+        return Embed(tokens, positions, norm, kernels, streams, types)
 
     def last_norm(self) -> AnyNorm | StreamReader | None:
         """The norm that heads read, or what makes one vector of several streams; None of a model without it."""

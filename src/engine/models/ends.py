@@ -28,13 +28,14 @@ class Embed:
         norm: Norm | None,
         kernels: KernelSet,
         num_streams: int | None = None,
+        types: Embedding | None = None,
     ) -> None:
         """
-        positions: the embedding of positions, of a model that has one.
+        positions, types: the embeddings of positions and of types of tokens, of a model that has them.
         num_streams: of the residual of a model with hyper-connections.
         """
         self._tokens, self._positions, self._norm, self._kernels = tokens, positions, norm, kernels
-        self._num_streams = num_streams
+        self._num_streams, self._types = num_streams, types
 
     def loadables(self) -> Iterator[Loadable]:
         table = self._tokens.part if isinstance(self._tokens, EmbeddingPart) else self._tokens
@@ -42,6 +43,8 @@ class Embed:
             yield table
         if isinstance(self._positions, Embedding):
             yield self._positions
+        if self._types is not None:
+            yield self._types
         if self._norm is not None:
             yield self._norm
 
@@ -60,6 +63,9 @@ class Embed:
             hidden = hidden.index_copy(0, step.given.tokens, step.given.rows)
         if self._positions is not None:
             hidden = self._kernels.add_scaled(hidden, self._positions(step.positions))
+        if self._types is not None:
+            types = torch.zeros_like(step.token_ids) if step.token_types is None else step.token_types
+            hidden = self._kernels.add_scaled(hidden, self._types(types))
         if self._norm is not None:
             hidden, _ = self._norm(self._kernels, hidden)
         return hidden if self._num_streams is None else self._kernels.write_streams(hidden, self._num_streams)

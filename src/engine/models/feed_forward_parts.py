@@ -50,7 +50,8 @@ class FeedForwardParts(Parts):
     def mlp(self, prefix: str, spec: MLPSpec, *, is_summed: bool = True) -> GatedMLP | MLP:
         hidden, activation = self._spec.hidden_size, HIDDEN_ACTS[spec.activation]
         finish = self._sum if is_summed else None
-        down = self.linear(prefix, {"down_proj": hidden}, spec.width, spec.has_bias, finish=finish)
+        has_down_bias = spec.has_bias or spec.has_down_bias
+        down = self.linear(prefix, {"down_proj": hidden}, spec.width, has_down_bias, finish=finish)
         if not spec.is_gated:
             up = self.linear(prefix, {"up_proj": spec.width}, hidden, spec.has_bias)
             return MLP(up, down, self._kernels, activation)

@@ -158,6 +158,7 @@ class MixerParts(Parts):
                 softcap=spec.softcap,
                 scale=spec.scale,
                 value_dim=spec.value_dim,
+                is_causal=spec.is_causal,
             ),
             in_proj,
             out_proj,

@@ -15,6 +15,7 @@ from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .ends import Head
+from .poolers import Pooler
 
 
 class Model(Protocol):
@@ -25,11 +26,18 @@ class Model(Protocol):
     is_capturable: bool  # whether a decode step consists of the kernels' ops alone
 
     @property
-    def logits(self) -> Head: ...
+    def logits(self) -> Head:
+        """The head whose results are sampled, of a model that generates tokens."""
+        ...
 
     @property
     def heads(self) -> Mapping[str, Head]:
-        """All heads by name, `logits` among them."""
+        """All heads that make something of each token alone, by name; `logits` is one of them."""
+        ...
+
+    @property
+    def poolers(self) -> Mapping[str, Pooler]:
+        """Heads that make something of whole texts, by their tasks (model/pooling.py)."""
         ...
 
     def loadables(self) -> Iterator[Loadable]:

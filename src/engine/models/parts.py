@@ -7,6 +7,7 @@ from collections.abc import Collection
 import torch
 
 from ...model.mixers import RopeSpec
+from ...model.pooling import OUTPUT_LAYER
 from ...model.quantised import SCHEMES
 from ...model.spec import ModelSpec
 from ...model.spec import Norm as NormSpec
@@ -58,7 +59,11 @@ class Parts:
     def output(self, name: str) -> Linear:
         scheme = self._scheme and self._scheme.output
         rows, columns = {name: self._spec.vocab_size}, self._spec.hidden_size
-        return Linear(rows, columns, self._spec.has_output_bias, self._kernels, self._dtype, self._device, scheme)
+        has_bias, kernels = self._spec.has_output_bias, self._kernels
+        # A tied layer has the weight of the embedding, and a bias of its own.
+        return Linear(
+            rows, columns, has_bias, kernels, self._dtype, self._device, scheme, bias_name=f"{OUTPUT_LAYER}.bias"
+        )
 
     def linear(
         self,

@@ -39,6 +39,7 @@ from .hf_fusion import (
 )
 from .hf_sequences import SequenceCache, cache_argument
 from .hf_weights import CheckpointNames, Places, Tensors
+from .poolers import Pooler
 
 
 class TransformersModel:
@@ -77,6 +78,7 @@ class TransformersModel:
         self._trunk = _Trunk(self._module, kernels, traced.is_apart)
         self.logits = _ModulesHead(self._trunk, self._module)
         self.heads = {"logits": self.logits}
+        self.poolers: dict[str, Pooler] = {}
         self._has_run = False
         self.is_capturable = False
         self.fused = described(self._fused)

@@ -84,7 +84,7 @@ class HostBody:
         views = self._inputs.views(plan)
         received = self._inputs.received()
         step = HeadStep(plan, wanted, rows, views[0].mix)
-        is_whole = rows is None and not wanted.by_head  # all tokens have the head that is captured with the layers
+        is_whole = rows is None and not wanted.pooled  # all tokens have the head that is captured with the layers
         shape = self.decode_steps.shape_of(views[0], received) if is_whole else None
         if shape is not None:
             self._launched.num_captured += 1

@@ -34,6 +34,7 @@ from .runner import Parts, Runner
 from .sample_head import LOGIT_ROWS, SampleHead, sample
 from .self_test import self_test
 from .slot_table import SlotTable
+from .token_types import token_type_features
 
 logger = logging.getLogger(__name__)
 Load = Callable[[Resolved, PhaseClock], LoadedModel]
@@ -137,7 +138,8 @@ def load_runner(
 
     def parts(loaded: LoadedModel) -> tuple[Materials, Parts]:
         balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
-        features = (*features_of(resolved.model_spec), *adapter_features(loaded))
+        spec = resolved.model_spec
+        features = (*features_of(spec), *token_type_features(spec), *adapter_features(loaded))
         made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched, features, drafted_rows)
         return made, make(made)
 
@@ -155,7 +157,15 @@ def _slot_table(resolved: Resolved, loaded: LoadedModel, grammars: Grammars | No
     num_slots, model_len = resolved.scheduler.max_num_seqs, resolved.model.max_model_len
     eos_token_ids = resolved.model_files.eos_token_ids
     sampling = SamplingTable(num_slots, resolved.model_spec.vocab_size, eos_token_ids, grammars)
-    return SlotTable(num_slots, model_len, resolved.cache.block_size, sampling, loaded.cache.groups.num_groups)
+    pooling = resolved.model_spec.pooling
+    return SlotTable(
+        num_slots,
+        model_len,
+        resolved.cache.block_size,
+        sampling,
+        loaded.cache.groups.num_groups,
+        whole_tasks=frozenset(head.task for head in pooling.heads if head.needs_all) if pooling else frozenset(),
+    )
 
 
 def _switch_kernels(

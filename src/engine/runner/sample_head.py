@@ -1,4 +1,4 @@
-"""SampleHead: hidden states to logits, and logits to tokens, which the slot table gets."""
+"""SampleHead: hidden states to tokens, which the slot table gets, and to what is made of prompts that are pooled."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ import numpy as np
 import torch
 
 from ..api import TokenLogprobs, Vectors
-from ..models.ends import Head as ModelHead
+from ..layers.linear import Mix
 from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.sampler import Sampler, TokenSampler
 from ..step.result import StepResult
 from .heads import Finish, HeadStep, MakeHead
 from .materials import Materials
 from .sampled_outputs import SampledOutputs
-from .step_input import Int64, LogitTokens
+from .step_input import Int64, LogitTokens, PooledTexts
 from .step_part import Hidden
 
 LOGIT_ROWS = 128  # rows of logits computed at a time: 78 MB in float32 for a vocabulary of 152k
-LogitsOf = Callable[[Int64], torch.Tensor]  # indices into the rows that a head has got -> their logits, or vectors
+LogitsOf = Callable[[Int64], torch.Tensor]  # indices into the rows that a head has got -> their logits
+NOT_FINITE = (
+    "the result of `{}` is not finite: the number format of the model has overflowed, or its weights are damaged"
+)
 
 
 class SampleHead:
-    """Samples tokens from the logits of most rows. Of rows with another head of the model, results have its vectors."""
+    """Samples tokens of the rows of requests that generate. Results have the vectors of those that are pooled."""
 
     def __init__(self, made: Materials, sampler: TokenSampler) -> None:
         """sampler: of this process, or what another process has sampled."""
-        self.project, self._heads, self._device = made.loaded.whole.logits, made.loaded.whole.heads, made.loaded.device
+        whole = made.loaded.whole
+        self.project = whole.logits if whole.model_spec.generates else _no_logits
+        self._poolers, self._device = whole.poolers, made.loaded.device
         self._slots, self.sampler = made.slots, sampler
         # A network reads the hidden states of all tokens, on one rank: the others must compute as many.
         self._needs_all = made.resolved.drafts_from_states
@@ -38,27 +43,39 @@ class SampleHead:
         return None if self._needs_all else wanted.union(num_tokens)
 
     def begin(self, step: HeadStep, hidden: Hidden) -> Finish:
-        return partial(self._result, step, partial(self._outputs, step, *hidden))
+        return partial(self._result, step, partial(self._outputs, step, *hidden), hidden)
 
     def begin_projected(self, step: HeadStep, projected: torch.Tensor) -> Finish:
-        return partial(self._result, step, lambda _, at: self._taken(projected, at))
+        return partial(self._result, step, lambda at: self._taken(projected, at))
 
     @torch.inference_mode()
-    def _result(self, step: HeadStep, outputs_of: Callable[[ModelHead, Int64], torch.Tensor]) -> StepResult:
-        logits_of = partial(outputs_of, self.project)
+    def _result(self, step: HeadStep, logits_of: LogitsOf, hidden: Hidden | None = None) -> StepResult:
+        """hidden: None if nothing is pooled."""
         prompt_logprobs = self._prompt_logprobs(step, logits_of) if len(step.wanted.prompt) else {}
         result = self._sample(step, logits_of)
         result.prompt_logprobs = prompt_logprobs
-        for name, outputs in step.wanted.by_head.items():
-            result.vectors |= self._vectors(step, outputs, partial(outputs_of, self._heads[name]))
+        for texts in step.wanted.pooled:
+            assert hidden is not None, "a step with logits only pools nothing"
+            self._pool(step, texts, hidden, result)
         return result
 
-    def _vectors(self, step: HeadStep, outputs: Int64, vectors_of: LogitsOf) -> dict[int, Vectors]:
-        """outputs: indices into those of the step. Returns the vectors of each row."""
-        rows, counts = np.unique(step.wanted.output_rows[outputs], return_counts=True)
-        found = vectors_of(np.searchsorted(step.tokens, step.wanted.outputs[outputs])).float().cpu()
-        of_rows = zip(rows.tolist(), torch.split(found, counts.tolist()), strict=True)
-        return {row: Vectors(found.shape[1], part.numpy().tobytes()) for row, part in of_rows}
+    def _pool(self, step: HeadStep, texts: PooledTexts, hidden: Hidden, result: StepResult) -> None:
+        """Adds the vectors of one head to the result. A text without a finite result fails; the others do not."""
+        states, residual, mix = self._rows_of(step, *hidden, np.searchsorted(step.tokens, texts.tokens))
+        starts = torch.from_numpy(texts.starts)
+        found = self._poolers[texts.task].pool(states, residual, starts, texts.first, mix).float().cpu().contiguous()
+        width, is_finite = found.shape[1], torch.isfinite(found).all(1).numpy()
+        # A head has one result for each text, or one for each of its tokens.
+        ends = (texts.starts[1:] if len(found) == texts.starts[-1] else np.arange(1, len(texts.rows) + 1)).tolist()
+        elements, size = found.numpy().tobytes(), width * found.itemsize
+        all_finite, start = bool(is_finite.all()), 0
+        for row, end in zip(texts.rows.tolist(), ends, strict=True):
+            if all_finite or is_finite[start:end].all():
+                vectors = Vectors(width, elements[start * size : end * size])
+                result.vectors.setdefault(row, {})[texts.task] = vectors
+            else:
+                result.errors[row] = NOT_FINITE.format(texts.task)
+            start = end
 
     def _sample(self, step: HeadStep, logits_of: LogitsOf) -> StepResult:
         taken = SampledOutputs(step.plan, step.wanted, self._slots)
@@ -88,17 +105,25 @@ class SampleHead:
                 found.setdefault(row, []).append(entry)
         return found
 
-    def _outputs(
-        self, step: HeadStep, hidden: torch.Tensor, residual: torch.Tensor | None, head: ModelHead, at: Int64
-    ) -> torch.Tensor:
+    def _outputs(self, step: HeadStep, hidden: torch.Tensor, residual: torch.Tensor | None, at: Int64) -> torch.Tensor:
+        return self.project(*self._rows_of(step, hidden, residual, at))
+
+    def _rows_of(
+        self, step: HeadStep, hidden: torch.Tensor, residual: torch.Tensor | None, at: Int64
+    ) -> tuple[torch.Tensor, torch.Tensor | None, Mix | None]:
+        """The hidden states, the residual and the mix of some of the tokens that the head has got."""
         if residual is not None:
             residual = self._taken(residual, at)
         if (mix := step.mix) is not None:
             mix = mix.of_tokens(torch.from_numpy(step.tokens[at]).to(self._device))
-        return head(self._taken(hidden, at), residual, mix)
+        return self._taken(hidden, at), residual, mix
 
     def _taken(self, values: torch.Tensor, at: Int64) -> torch.Tensor:
         return values if len(at) == len(values) else values[torch.from_numpy(at).to(self._device)]
+
+
+def _no_logits(hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None, /) -> torch.Tensor:
+    raise AssertionError("all requests of a model without an output layer are pooled")
 
 
 def own_sampler(made: Materials, processors: Sequence[LogitsProcessor]) -> Sampler:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..api import PoolingParams
 from ..sampling.sampling_table import SamplingTable
 from ..step.plan import NO_ADAPTER, Admission
 
@@ -31,16 +32,26 @@ def _sampling(
     return SlotColumn(name, dtype, lambda admission, table: value(table, admission.slot), on_host=False)
 
 
+def _second_text(admission: Admission) -> int:
+    task = admission.inputs.task
+    second = task.second if isinstance(task, PoolingParams) else None
+    return NO_SECOND_TEXT if second is None else second
+
+
 def _seed_half(table: SamplingTable, slot: int, half: int) -> int:
     return int(table.seed[slot : slot + 1].view(np.int32)[half])
 
 
 ADAPTER_SLOT = "adapter_slot"
+SECOND_TEXT = "second_text"
+NO_SECOND_TEXT = 2**31 - 1
 
 # A greedy sequence ignores what changes the choice of a token at random.
 SLOT_COLUMNS = (
     # One more than the slot of its adapter, 0 without one.
     SlotColumn(ADAPTER_SLOT, np.int32, lambda admission, _: admission.adapter_slot - NO_ADAPTER, on_device=False),
+    # The first token of the second of two texts.
+    SlotColumn(SECOND_TEXT, np.int64, lambda admission, _: _second_text(admission)),
     SlotColumn("num_prompt_tokens", np.int64, lambda admission, _: admission.num_prompt_tokens, on_device=False),
     _sampling("temperature", np.float32, lambda table, slot: 0.0 if table.is_greedy[slot] else table.temperature[slot]),
     _sampling("top_p", np.float32, lambda table, slot: 1.0 if table.is_greedy[slot] else table.top_p[slot]),

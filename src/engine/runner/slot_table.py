@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..api import PoolingParams
 from ..sampling.sampling_table import SamplingTable
 from ..step.plan import Int32, StepPlan
 from .slot_columns import SLOT_COLUMNS, SlotColumn
@@ -28,8 +29,12 @@ class SlotTable:
         sampling: SamplingTable,
         num_groups: int = 1,
         columns: Sequence[SlotColumn] = SLOT_COLUMNS,
+        whole_tasks: frozenset[str] = frozenset(),
     ) -> None:
-        """num_groups: of layers, each with its own block table."""
+        """
+        num_groups: of layers, each with its own block table.
+        whole_tasks: whose heads need the hidden states of all tokens.
+        """
         self.block_size = block_size
         self.sampling = sampling
         # One column more than the context: the token that ends a full sequence is stored and never computed.
@@ -39,7 +44,8 @@ class SlotTable:
         self._columns = [column for column in columns if column.on_host]
         self.columns = {column.name: np.zeros(num_slots, column.dtype) for column in self._columns}
         self.num_prompt_tokens = self.columns["num_prompt_tokens"]
-        self.heads: dict[int, str] = {}  # Admission.head, of the slots whose tokens are not sampled
+        self.pooled: dict[int, PoolingParams] = {}  # by slot, of the sequences whose tokens are not sampled
+        self.whole_tasks = whole_tasks
         self.block_ids = np.zeros((num_groups, num_slots, -(-max_model_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_slots, np.int64)
         self._flat_block_ids: Int32 = self.block_ids.reshape(-1)
@@ -54,7 +60,7 @@ class SlotTable:
         """
         for slot in plan.released_slots:
             self.sampling.release(slot)
-            self.heads.pop(slot, None)
+            self.pooled.pop(slot, None)
         for admission in plan.admissions:
             slot, token_ids = admission.slot, admission.token_ids
             self.token_ids[slot, : len(token_ids)] = token_ids
@@ -62,9 +68,9 @@ class SlotTable:
             for table, block_ids in zip(self.block_ids, admission.block_ids, strict=True):
                 table[slot, : len(block_ids)] = block_ids
             self.num_blocks[slot] = len(admission.block_ids[0])
-            self.heads.pop(slot, None)
-            if admission.head is not None:
-                self.heads[slot] = admission.head
+            self.pooled.pop(slot, None)
+            if isinstance(admission.inputs.task, PoolingParams):
+                self.pooled[slot] = admission.inputs.task
             sampling, num_prompt = admission.inputs.sampling, admission.num_prompt_tokens
             self.sampling.admit(slot, sampling, admission.seed, token_ids, num_prompt)
             for column in self._columns:

@@ -23,6 +23,7 @@ FIELDS = {
     StepFlag.ROPE_POSITIONS: "rope_positions",
     StepFlag.GIVEN: "given",
     StepFlag.EARLIER_IDS: "earlier_ids",
+    StepFlag.TOKEN_TYPES: "token_types",
 }
 TOKEN_IDS = "token_ids"  # in the columns: [slots, tokens] int32, the ids of all sequences
 

@@ -5,8 +5,8 @@ Python code runs once per step, never once per row or token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,24 +21,38 @@ _NONE: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
+class PooledTexts:
+    """The texts of a step that one head pools."""
+
+    task: str
+    rows: Int64  # [R] of the plan, ascending
+    tokens: Int64  # [N] those that the head needs, as indices into the flattened batch, row after row
+    starts: Int64  # [R + 1] where the tokens of each row begin among these, and their number
+    first: Sequence[int]  # [R] tokens of each text before the first one that is pooled
+
+
+@dataclass(frozen=True, slots=True)
 class LogitTokens:
-    """The tokens of the step that need logits, as indices into the flattened batch."""
+    """The tokens of the step that need logits or are pooled, as indices into the flattened batch."""
 
     outputs: Int64  # [O] tokens whose logits are outputs, row after row
     output_rows: Int64  # [O] the row of each
     prompt: Int64  # [P] tokens followed by a prompt token whose logprobs are requested, in batch order
     prompt_rows: Int64  # [P] the row of each
-    by_head: Mapping[str, Int64] = field(default_factory=dict)  # of heads that do not sample: indices into `outputs`
+    pooled: Sequence[PooledTexts] = ()  # what heads need that do not sample: of rows with outputs
 
     @property
     def sampled(self) -> Int64:
         """Indices of the outputs that are sampled."""
-        every = np.arange(len(self.outputs))
-        return np.setdiff1d(every, np.concatenate(list(self.by_head.values()))) if self.by_head else every
+        if not self.pooled:
+            return np.arange(len(self.outputs))
+        return np.flatnonzero(~np.isin(self.output_rows, np.concatenate([each.rows for each in self.pooled])))
 
     def union(self, num_tokens: int) -> Int64 | None:
-        """Both kinds of tokens, in batch order, once each; None if that is the whole batch."""
-        tokens = np.union1d(self.outputs, self.prompt) if len(self.prompt) else self.outputs
+        """All kinds of tokens, in batch order, once each; None if that is the whole batch."""
+        tokens = self.outputs
+        if len(self.prompt) or self.pooled:
+            tokens = np.unique(np.concatenate([tokens, self.prompt, *(each.tokens for each in self.pooled)]))
         return None if len(tokens) == num_tokens else tokens
 
 
@@ -99,14 +113,14 @@ def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
     output_rows = plan.output_rows
     wants_prompt = slots.sampling.num_prompt_logprobs[plan.slots] >= 0
     asks_none = not wants_prompt.any()
-    by_head = _by_head(plan.slots[output_rows], slots.heads) if slots.heads else {}
+    pooled = _pooled(plan, slots) if slots.pooled else ()
     if asks_none and plan.num_tokens.max() == 1:
-        return LogitTokens(output_rows, output_rows, _NONE, _NONE, by_head)
+        return LogitTokens(output_rows, output_rows, _NONE, _NONE, pooled)
     ends = np.cumsum(plan.num_tokens, dtype=np.int64)
     # The outputs of a row end with its last token.
     outputs = np.arange(len(output_rows)) + (ends - np.cumsum(plan.num_outputs))[output_rows]
     if asks_none:
-        return LogitTokens(outputs, output_rows, _NONE, _NONE, by_head)
+        return LogitTokens(outputs, output_rows, _NONE, _NONE, pooled)
     asking = np.flatnonzero(wants_prompt)
     # The logits at position p predict the token at p + 1, which must be a prompt token.
     last = slots.num_prompt_tokens[plan.slots[asking]] - 1
@@ -114,11 +128,25 @@ def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
     starts = ends[asking] - plan.num_tokens[asking]
     first_of_row = np.cumsum(counts) - counts
     prompt = np.arange(counts.sum()) + np.repeat(starts - first_of_row, counts)
-    return LogitTokens(outputs, output_rows, prompt, np.repeat(asking, counts), by_head)
+    return LogitTokens(outputs, output_rows, prompt, np.repeat(asking, counts), pooled)
 
 
-def _by_head(output_slots: Int32, heads: Mapping[int, str]) -> dict[str, Int64]:
-    """output_slots: of each output. heads: by slot. Returns the outputs of each head that has some."""
-    of_slots = {name: [slot for slot, each in heads.items() if each == name] for name in heads.values()}
-    found = {name: np.flatnonzero(np.isin(output_slots, slots)) for name, slots in of_slots.items()}
-    return {name: outputs for name, outputs in found.items() if len(outputs)}
+def _pooled(plan: StepPlan, slots: SlotTable) -> list[PooledTexts]:
+    """The texts of the step by the task of their head. The prompt of a row with an output ends there."""
+    by_task: dict[str, tuple[list[int], list[int]]] = {}
+    for row in np.flatnonzero(plan.num_outputs).tolist():
+        params = slots.pooled.get(int(plan.slots[row]))
+        if params is None:
+            continue
+        for task in params.tasks:
+            rows, first = by_task.setdefault(task, ([], []))
+            rows.append(row)
+            first.append(params.first)
+    ends, found = np.cumsum(plan.num_tokens, dtype=np.int64), []
+    for task, (of_task, skipped) in by_task.items():
+        of_rows, starts = np.array(of_task, np.int64), np.zeros(len(of_task) + 1, np.int64)
+        counts = plan.num_tokens[of_rows] if task in slots.whole_tasks else np.ones(len(of_rows), np.int64)
+        np.cumsum(counts, out=starts[1:])
+        tokens = np.arange(starts[-1]) + np.repeat(ends[of_rows] - starts[1:], counts)
+        found.append(PooledTexts(task, of_rows, tokens, starts, skipped))
+    return found

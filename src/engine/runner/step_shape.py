@@ -15,6 +15,7 @@ class StepFlag(IntFlag):
     ROPE_POSITIONS = 8
     GIVEN = 16
     EARLIER_IDS = 32
+    TOKEN_TYPES = 64
 
 
 class StepShape(NamedTuple):

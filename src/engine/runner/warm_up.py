@@ -5,23 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from ...config import Resolved
-from ..api import RequestInputs, SamplingParams
+from ..api import PoolingParams, RequestInputs, SamplingParams
 from ..step.plan import Admission, Int32, StepPlan
 from .kv_cache import KVCache
 
 
 def warm_up_plans(resolved: Resolved, cache: KVCache) -> list[StepPlan]:
-    """A short prompt and one token after it; none if no prompt fits."""
+    """A short prompt, and one token after it if the model generates tokens; none if no prompt fits."""
     block_size, model_len = resolved.cache.block_size, resolved.model.max_model_len
     num_groups = cache.groups.num_groups
     num_blocks = min(cache.num_blocks // num_groups, -(-model_len // block_size), 4)
     most = min(model_len - 1, resolved.scheduler.max_num_batched_tokens, 63)
+    spec = resolved.model_spec
     prompt = [0] * min(num_blocks * block_size - 1, most)
     if not prompt:
         return []
     block_ids = [list(range(group, num_blocks * num_groups, num_groups)) for group in range(num_groups)]
-    inputs = RequestInputs(prompt, SamplingParams(temperature=1.0, max_tokens=2))
-    admission = Admission(0, inputs, block_ids, seed=0)
+    if not spec.generates:
+        tasks = () if spec.pooling is None else tuple(head.task for head in spec.pooling.heads)
+        admission = Admission(0, RequestInputs(prompt, PoolingParams(tasks)), block_ids, seed=0)
+        return [_one_row_plan(0, [admission], 0, len(prompt), num_groups)]
+    admission = Admission(0, RequestInputs(prompt, SamplingParams(temperature=1.0, max_tokens=2)), block_ids, seed=0)
     return [
         _one_row_plan(0, [admission], 0, len(prompt), num_groups),
         _one_row_plan(1, [], len(prompt), 1, num_groups),

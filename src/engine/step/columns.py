@@ -6,7 +6,7 @@ columns have whole numbers and fit together, and raises ColumnError otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -85,14 +85,36 @@ def read_logprobs(raw_ids: bytes, raw_values: bytes, raw_widths: bytes, raw_rank
     return entries
 
 
-def write_vectors(vectors: Vectors) -> tuple[int, bytes]:
-    return vectors.width, vectors.elements
+def write_vectors(found: Iterable[tuple[int, Mapping[str, Vectors]]]) -> list[Any]:
+    """The vectors of some rows: for each task and width the rows, how many bytes each has, and the bytes of all."""
+    groups: dict[tuple[str, int], tuple[list[int], list[int], list[bytes]]] = {}
+    for row, by_task in found:
+        for task, vectors in by_task.items():
+            rows, lengths, elements = groups.setdefault((task, vectors.width), ([], [], []))
+            rows.append(row)
+            lengths.append(len(vectors.elements))
+            elements.append(vectors.elements)
+    return [
+        [task, width, int_bytes(rows), int_bytes(lengths), b"".join(elements)]
+        for (task, width), (rows, lengths, elements) in groups.items()
+    ]
 
 
-def read_vectors(width: int, elements: bytes) -> Vectors:
-    if width < 1 or len(column(elements, FLOAT32, "vectors")) % width:
-        raise ColumnError(f"vectors of {width} elements have {len(elements)} bytes")
-    return Vectors(width, elements)
+def read_vectors(groups: Iterable[Sequence[Any]]) -> dict[int, dict[str, Vectors]]:
+    """Returns by row what `write_vectors` was given."""
+    found: dict[int, dict[str, Vectors]] = {}
+    for task, width, raw_rows, raw_lengths, elements in groups:
+        rows, lengths = ints(raw_rows, "rows of vectors"), column(raw_lengths, INT32, "lengths of vectors")
+        if type(task) is not str or type(width) is not int or width < 1:
+            raise ColumnError("vectors without a task or a width")
+        if len(rows) != len(lengths) or (lengths < 0).any() or (lengths % (FLOAT32.itemsize * width)).any():
+            raise ColumnError(f"vectors of {width} elements are not complete")
+        if type(elements) is not bytes or int(lengths.sum(dtype=np.int64)) != len(elements):
+            raise ColumnError(f"lengths of vectors do not add up to {len(elements)} bytes")
+        ends = lengths.cumsum(dtype=np.int64).tolist()
+        for row, start, end in zip(rows, [0, *ends], ends, strict=False):
+            found.setdefault(row, {})[task] = Vectors(width, elements[start:end])
+    return found
 
 
 def write_result(result: StepResult) -> list[Any]:
@@ -106,7 +128,7 @@ def write_result(result: StepResult) -> list[Any]:
         list(result.errors.items()),
         result.complete,
         list(result.forced.items()),
-        [(row, *write_vectors(each)) for row, each in result.vectors.items()],
+        write_vectors(result.vectors.items()),
         None if result.num_valid is None else int_bytes(result.num_valid),
     ]
 
@@ -125,7 +147,7 @@ def read_result(parts: Sequence[Any]) -> StepResult:
         errors=dict(errors),
         complete=complete,
         forced=dict(forced),
-        vectors={row: read_vectors(width, elements) for row, width, elements in vectors},
+        vectors=read_vectors(vectors),
         num_valid=None if valid is None else writable_ints(valid, "numbers of tokens"),
     )
 

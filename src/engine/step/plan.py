@@ -17,6 +17,9 @@ Guarantees to the runner, and its obligations:
   result says how many are valid; no other step with a row for this slot is in flight then. What is sampled after a
   draft is valid if all drafts before it are what was sampled in their places. A sequence that has ended may still have
   a row in a plan that was already queued; its token is dropped.
+- Nothing is sampled for a request that is pooled. Its prompt is the input of heads in the step with the row's output;
+  the result has their vectors, and a token 0 that is not used. A head that needs the hidden states of all tokens gets
+  them in that step: the row begins with the first token.
 - Tokens that a result has announced as forced may be appended to a slot instead of being sampled one by one; then no
   step with a row for this slot is in flight.
 - In models with recurrent layers, a row without computed tokens begins with an empty state, and any other row continues
@@ -51,7 +54,6 @@ class Admission:
     block_ids: list[list[int]]  # by group of layers: all blocks so far, cached prefix first; NO_BLOCK before a window
     seed: int  # the request's, or 63 random bits chosen by the scheduler
     generated: list[int] = field(default_factory=list)  # tokens sampled before a preemption
-    head: str | None = None  # of the model, whose outputs are the sequence's vectors; None: tokens are sampled
     request_id: str = ""  # for the times of requests; not used by the runner
     adapter_slot: int = NO_ADAPTER  # of the adapter in `inputs`
 

@@ -28,8 +28,8 @@ class StepResult:
     complete: list[int] = field(default_factory=list)  # rows whose grammar allows nothing after the sampled token
     forced: dict[int, list[int]] = field(default_factory=dict)  # row -> tokens that must follow the sampled one; they
     # would be sampled one by one, unless a plan appends them
-    # row -> what another head has made of it; the token of such a row is not used
-    vectors: dict[int, Vectors] = field(default_factory=dict)
+    # row -> task -> what its head has made of the prompt; the token of such a row is not used
+    vectors: dict[int, dict[str, Vectors]] = field(default_factory=dict)
     # [rows] how many of a row's outputs have a token, the first ones; at least one if there are outputs. The others are
     # of rejected drafts, or of another head. None: each row has `num_outputs` tokens (StepPlan), none more than one.
     num_valid: Int32 | None = None

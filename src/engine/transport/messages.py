@@ -26,6 +26,18 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmitMany:
+    """Requests that each have one output. They are queued and refused one by one."""
+
+    handles: list[int]  # one for each request
+    requests: list[EngineRequest]
+
+    def __post_init__(self) -> None:
+        if len(self.handles) != len(self.requests):
+            raise ValueError(f"{len(self.handles)} handles for {len(self.requests)} requests")
+
+
+@dataclass(frozen=True, slots=True)
 class Abort:
     handles: list[int]
 
@@ -158,7 +170,7 @@ class ExitReason:
     exit_code: int = 1
 
 
-ToEngine = Hello | Submit | Abort | Profile | FreeMemory | TakeMemory | LoadAdapter | UnloadAdapter
+ToEngine = Hello | Submit | SubmitMany | Abort | Profile | FreeMemory | TakeMemory | LoadAdapter | UnloadAdapter
 ToClient = (
     Phase
     | Ready

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, get_args
 
-from ..api import AdapterRef, RequestInputs, Task
+from ..api import AdapterRef, RequestInputs, SamplingParams, Task
 from ..step import AdapterLoad, Admission, BlockCopy, BlockLoad, StepPlan, StepResult
 from ..step.columns import int_bytes, read_result, writable_ints, write_result
 from ..step.plan import Int32, Table
@@ -173,7 +173,9 @@ def _read_table(parts: list[Any], name: str) -> Table:
 # are computed, of stored blocks the places in the cache. Arrays can be written, because torch shares no others.
 _TASK = REQUEST_PARTS[Task]
 _PARTS = REQUEST_PARTS | {
-    Task: _TASK._replace(write=lambda task: _TASK.write(task.without_sampling)),
+    Task: _TASK._replace(
+        write=lambda task: _TASK.write(task.without_sampling if isinstance(task, SamplingParams) else task)
+    ),
     Int32: Part(bytes, int_bytes, writable_ints),
     Table: Part(list, lambda table: [table.shape[1], int_bytes(table)], _read_table),
     list[BlockLoad]: many(Part(list, attrgetter("block_ids"), lambda ids, _: BlockLoad(tuple(ids), memoryview(b"")))),

@@ -31,7 +31,7 @@ from ..step.columns import (
     write_vectors,
 )
 from .messages import Message, Outputs
-from .records import Layout, Part, RecordCodec, WireError, record, take
+from .records import Layout, Part, RecordCodec, WireError, many, record, take
 from .request_parts import REQUEST_PARTS, validated
 
 MAX_MESSAGE_BYTES = 1 << 30
@@ -70,6 +70,7 @@ _PARTS = REQUEST_PARTS | {
     StoredBlocks: _STORED,
 }
 _PARTS[EngineRequest] = record(EngineRequest, _PARTS, without=("rank", "route", "is_ready"))
+_PARTS[list[EngineRequest]] = many(_PARTS[EngineRequest])
 
 
 def _write_outputs(message: Outputs) -> list[Any]:
@@ -83,22 +84,22 @@ def _write_outputs(message: Outputs) -> list[Any]:
         cached, newly_cached = output.num_cached_tokens, output.num_newly_cached_tokens
         rows += (handle, len(output.token_ids), finish, stop, cached, newly_cached, queued)
         tokens += output.token_ids
-        more = (output.logprobs, output.prompt_logprobs, output.error, output.stored, output.vectors, output.drafts)
+        more = (output.logprobs, output.prompt_logprobs, output.error, output.stored, output.drafts)
         if any(value is not None for value in more):
             extras[row] = [
                 None if output.logprobs is None else write_logprobs(output.logprobs),
                 None if output.prompt_logprobs is None else write_logprobs(output.prompt_logprobs),
                 output.error,
                 None if output.stored is None else _STORED.write(output.stored),
-                None if output.vectors is None else write_vectors(output.vectors),
                 None if output.drafts is None else int_bytes([number for draft in output.drafts for number in draft]),
             ]
     plain = [int_bytes(message.handles), int_bytes(message.token_ids)]
-    return [*plain, int_bytes(rows), int_bytes(tokens), extras]
+    vectors = write_vectors((row, each.vectors) for row, each in enumerate(message.records) if each.vectors is not None)
+    return [*plain, int_bytes(rows), int_bytes(tokens), extras, vectors]
 
 
 def _read_outputs(parts: list[Any]) -> Outputs:
-    raw_handles, raw_plain, raw_rows, raw_tokens, extras = take(parts, bytes, bytes, bytes, bytes, dict)
+    raw_handles, raw_plain, raw_rows, raw_tokens, extras, vectors = take(parts, bytes, bytes, bytes, bytes, dict, list)
     handles, token_ids = column(raw_handles, INT32, "handles"), column(raw_plain, INT32, "plain tokens")
     if len(handles) != len(token_ids):
         raise WireError(f"{len(token_ids)} plain tokens for {len(handles)} handles")
@@ -131,9 +132,7 @@ def _read_outputs(parts: list[Any]) -> Outputs:
             raise WireError("an extra belongs to no row")
         lists, text = (list, type(None)), (str, type(None))
         numbers_or_none = (bytes, type(None))
-        logprobs, prompt_logprobs, error, stored, vectors, drafts = take(
-            extra, lists, lists, text, lists, lists, numbers_or_none
-        )
+        logprobs, prompt_logprobs, error, stored, drafts = take(extra, lists, lists, text, lists, numbers_or_none)
         output = outputs[row]
         output.error = error
         output.stored = None if stored is None else _STORED.read(stored, "stored")
@@ -142,12 +141,14 @@ def _read_outputs(parts: list[Any]) -> Outputs:
             output.logprobs = [entry for entry in entries if entry is not None]
             if len(output.logprobs) != len(output.token_ids) or len(entries) != len(output.token_ids):
                 raise WireError(f"row {row}: {len(entries)} log-probabilities for {len(output.token_ids)} tokens")
-        if vectors is not None:
-            output.vectors = read_vectors(*take(vectors, int, bytes))
         if drafts is not None:
             output.drafts = _read_drafts(drafts)
         if prompt_logprobs is not None:
             output.prompt_logprobs = _read_logprobs(prompt_logprobs)
+    for row, by_task in read_vectors(vectors).items():
+        if not 0 <= row < len(outputs):
+            raise WireError("vectors belong to no row")
+        outputs[row].vectors = by_task
     return Outputs(handles, token_ids, rows[:, 0].tolist(), outputs)
 
 

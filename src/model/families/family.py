@@ -10,16 +10,18 @@ from ..experts import Kind as ExpertsKind
 from ..hyper_connections import Kind as ConnectionsKind
 from ..latent import Index as IndexKind
 from ..mixers import Alibi, Gate, HeadNorm
+from ..pooling import PoolMode
 from ..recurrent import Kind as StatesKind
 from ..spec import Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
 # it is missing, those from `max_window_layers` on, or all but every n-th, or the first and every fourth after it, or
-# all but these, or those that `hybrid_layer_pattern` lists with 1, or that `attention_types` calls local; chunks of
-# `attention_chunk_size` tokens, in those that turn queries and keys
+# all but these, or all but the first and every `global_attn_every_n_layers`-th after it (with half of
+# `local_attention` on each side), or those that `hybrid_layer_pattern` lists with 1, or that `attention_types` calls
+# local; chunks of `attention_chunk_size` tokens, in those that turn queries and keys
 Windows = (
     Literal["none", "all", "last", "each_fourth", "all_but_each_fourth", "hybrid_layer_pattern"]
-    | Literal["attention_types", "chunks"]
+    | Literal["attention_types", "chunks", "all_but_each_global"]
     | int
 )
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
@@ -29,8 +31,26 @@ RopeLayers = (
     Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type"]
     | Literal["layer_rope_theta", "rope_parameters", "use_mem_rope", "none"]
 )
+# What a class makes: tokens; hidden states, of which a vector is made; scores of labels of a text, or of each token;
+# logits of all tokens of the vocabulary at each token, of which the largest are weights
+Makes = Literal["tokens", "states", "labels", "token_labels", "vocabulary"]
 FusedExperts = Literal["interleaved", "columns", "stacked", "columns_or_stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayer:
+    """A linear layer of a classifier, as PoolDense describes it. activation: also the key of config.json that names it.
+
+    outputs: as many as the model is wide, as there are labels, or as there are tokens in the vocabulary.
+    """
+
+    name: str
+    outputs: Literal["hidden", "labels", "vocabulary"] = "labels"
+    activation: str = "none"
+    has_bias: Setting = True
+    norm: str | None = None
+    norm_has_bias: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +66,7 @@ class Family:
         turn]; columns: [experts, inputs, gates and then ups]; stacked: [experts, gates and then ups, inputs];
         columns_or_stacked: as the shape of `down_proj` says.
     ignored: beginnings of the names of tensors of encoders, which a text model does not need.
+    unused_heads: the same of heads that the class does not have.
     text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
     """
 
@@ -59,6 +80,7 @@ class Family:
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
     mlp_bias: Setting = False
+    mlp_down_bias: bool = False  # its last layer has one, whatever the others have
     head_norm: HeadNorm = "none"
     head_norm_if: str | None = None  # the key of config.json that decides whether there is one
     norm: Norm = field(default_factory=Norm)
@@ -81,6 +103,7 @@ class Family:
     alibi: Alibi = "none"  # in models without a rotary embedding
     scale: float | None = None  # of products of queries and keys, whatever config.json says
     position_offset: int | None = None  # of the first position in a table of them; None: there is no table
+    counts_offset: bool = False  # `max_position_embeddings` counts the rows before the first position too
     has_sine_positions: bool = False  # the table is computed; else it is learned
     has_rope_mscales: bool = False  # `short_mscale` and `long_mscale` scale cosines and sines
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
@@ -114,8 +137,17 @@ class Family:
     has_blocks: bool = False  # attention and feed-forward block are a block before a layer, whose weights layers share
     has_depth_scale: bool = False  # `scale_depth` and `dim_model_base` scale what layers add, and logits (MiniCPM)
     has_weight_scales: bool = False  # multipliers.py reads them
+    makes: Makes = "tokens"
+    head: tuple[HeadLayer, ...] = ()  # layers of a classifier, in their order
+    pools: PoolMode = "last"  # of what results are made, unless other files say so
+    pools_key: str | None = None  # the key of config.json that says so
+    step_token: int | None = None  # at which a process reward model rates a step
+    is_causal: bool = True  # tokens see only those before them, unless config.json says that they see all
+    is_bare_first: bool = False  # the first layer has no norm before attention: the embedding has one
+    num_token_types_key: str | None = None  # the key with the number of types that tokens can have
     renames: Mapping[str, str] = field(default_factory=dict)
     is_transposed: bool = False
     fused_experts: FusedExperts = "stacked"
     ignored: tuple[str, ...] = ()
+    unused_heads: tuple[str, ...] = ()
     text_in: str | None = None

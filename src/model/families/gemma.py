@@ -42,7 +42,6 @@ _GEMMA_3 = _GEMMA_2 | {
 _GEMMA_PARTS: dict[str, Any] = {
     "bias": "attention_bias",
     "out_bias": "attention_bias",
-    "fixed": {"use_bidirectional_attention": False},
     "norm": Norm(is_offset=True),
     "scales_embedding": True,
     "rounds_embedding_scale": True,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ...config import ServerConfig
-from ..page.files import page_paths
 from ..protocol.errors import ApiError
 
 Scope = Literal["inference", "read", "metrics", "admin"]
@@ -29,8 +28,8 @@ _PROBES = frozenset({"/health", "/livez", "/readyz", "/ping"})
 
 
 def open_paths(settings: ServerConfig) -> frozenset[str]:
-    """Paths that need no key: the probes, `server.routes_without_key`, and the files of the web page."""
-    return _PROBES.union(settings.routes_without_key, page_paths(settings))
+    """Paths that need no key: the probes and `server.routes_without_key`."""
+    return _PROBES.union(settings.routes_without_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +73,14 @@ class Keys:
         named: Sequence[Key] = (),
         open_paths: Set[str] = _PROBES,
         *,
+        open_pages: Set[str] = frozenset(),
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """unnamed: the secrets of `server.api_key`."""
-        self._open_paths = open_paths
+        """
+        unnamed: the secrets of `server.api_key`.
+        open_pages: paths that need no key to be read, such as the web page; another route may have the same path.
+        """
+        self._open_paths, self._open_pages = open_paths, open_pages
         self._wall_clock = wall_clock
         self._unnamed = [Key(None, digest_of(secret)) for secret in unnamed]
         # To guess a key from a salt is to guess all keys at once, and each guess takes long.
@@ -90,16 +93,17 @@ class Keys:
         self._keys = [*self._unnamed, *named]
         self._are_needed = bool(self._keys) or getattr(self, "_are_needed", False)  # an emptied file opens nothing
 
-    def is_needed(self, path: str) -> bool:
+    def is_needed(self, path: str, method: str) -> bool:
         """Whether a request to this path needs a key."""
-        return self._are_needed and path not in self._open_paths
+        is_open = path in self._open_paths or (path in self._open_pages and method in ("GET", "HEAD"))
+        return self._are_needed and not is_open
 
-    def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> Key | None:
+    def check(self, path: str, headers: Sequence[tuple[bytes, bytes]], method: str = "GET") -> Key | None:
         """The key that was sent; None if none is needed. Raises ApiError 401.
 
         path: as the router sees it, never rebuilt from headers.
         """
-        if not self.is_needed(path):
+        if not self.is_needed(path, method):
             return None
         digest = digest_of(_sent(headers))
         matches = [

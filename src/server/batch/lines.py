@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from ..protocol.batches import ROUTES
 from ..protocol.errors import ApiError
 from ..protocol.json import dump, parse
+from ..protocol.pooling import BYTES_FORMATS
 
 _RESULT_ID = re.compile(r"batch_req_[0-9a-f]+_([0-9]+)")
 
@@ -78,6 +79,9 @@ def read_line(number: int, line: bytes | None, max_bytes: int, routes: Sequence[
         raise LineError("unsupported_parameter", f"line {number}: `stream`: a batch cannot stream", custom_id)
     if body.get("background"):
         raise LineError("unsupported_parameter", f"line {number}: `background`: a batch waits for answers", custom_id)
+    if body.get("encoding_format") in BYTES_FORMATS:
+        message = f"line {number}: `encoding_format`: the results of a batch are JSON; send base64"
+        raise LineError("unsupported_parameter", message, custom_id)
     return BatchRequest(custom_id, fields["url"], dump(body))
 
 

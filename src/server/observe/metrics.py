@@ -130,8 +130,8 @@ class Metrics:
         self._num_generated += num_tokens
         self._generation_tokens.inc(num_tokens)
 
-    def finished(self, reason: str) -> None:
-        self._finished.labels(self._model, reason).inc()
+    def finished(self, reason: str, num: int = 1) -> None:
+        self._finished.labels(self._model, reason).inc(num)
 
     def http_request(self, route: str, method: str, status: int) -> None:
         self._http.labels(route, method, str(status)).inc()

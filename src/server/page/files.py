@@ -60,9 +60,8 @@ def asset(name: str) -> PageFile:
 
 
 @cache
-def document(*, has_page: bool, has_docs: bool) -> PageFile:
-    """The document, with the views that it offers."""
-    views = [*(("chat", "live", "config") if has_page else ()), *(("docs",) if has_docs else ())]
+def document(views: tuple[str, ...]) -> PageFile:
+    """The document, with the views that it offers, of which the first one is shown."""
     text = files(__package__).joinpath(DOCUMENT).read_text("utf-8").replace("{views}", " ".join(views))
     return _page_file(text.encode(), "text/html; charset=utf-8")
 

@@ -6,16 +6,18 @@ import { docsView } from "./docs.js";
 import { h } from "./dom.js";
 import { liveView } from "./live.js";
 import { key } from "./server.js";
+import { similarityView } from "./similarity.js";
 
 const VIEWS = {
   chat: { title: "Chat", make: chatView },
+  similarity: { title: "Similarity", make: similarityView },
   live: { title: "Live", make: liveView },
   config: { title: "Configuration", make: configView },
   docs: { title: "API", make: docsView },
 };
 const root = document.documentElement;
 const offered = root.dataset.views.split(" ");
-const home = location.pathname.endsWith("/docs") ? "docs" : "chat";
+const home = location.pathname.endsWith("/docs") ? "docs" : offered[0];
 const main = document.getElementById("main");
 const made = new Map(); // view -> {element, shown?, hidden?}
 let current = null;
@@ -27,7 +29,7 @@ function addressOf(view) {
 function wanted() {
   const name = location.hash.slice(1).split("/")[0];
   if (home === "docs") return "docs";
-  return offered.includes(name) && name !== "docs" ? name : "chat";
+  return offered.includes(name) && name !== "docs" ? name : home;
 }
 
 function show(name) {
@@ -54,7 +56,7 @@ function addViews() {
   for (const view of offered) {
     document.getElementById("views").append(h("a", { href: addressOf(view), "data-view": view }, VIEWS[view].title));
   }
-  if (!offered.includes("chat")) document.querySelector(".brand").setAttribute("href", "docs");
+  if (offered[0] === "docs") document.querySelector(".brand").setAttribute("href", "docs");
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault(); // the hash of the address names the view
     main.focus();

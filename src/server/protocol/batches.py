@@ -13,7 +13,10 @@ from .errors import FieldError, bad_request
 from .wire import Integer, Wire
 
 # That the lines of a batch may name.
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+ROUTES = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/embeddings", "/v1/score", "/v1/rerank", "/classify"),
+)
 MAX_METADATA = 16
 MAX_PAGE = 100
 _WINDOW = re.compile(r"([0-9]{1,4})([mhd])")

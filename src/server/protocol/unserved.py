@@ -23,6 +23,17 @@ class Route(StrEnum):
     DETOKENIZE = "/detokenize"
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
+    EMBEDDINGS = "/v1/embeddings"
+    POOLING = "/pooling"
+    CLASSIFY = "/classify"
+    SCORE = "/score"
+    RERANK = "/rerank"
+    COHERE_EMBED = "/v2/embed"
+    TEI_EMBED = "/embed"
+    TEI_EMBED_ALL = "/embed_all"
+    TEI_PREDICT = "/predict"
+    TEI_SIMILARITY = "/similarity"
+    TEI_DECODE = "/decode"
 
 
 GENERATING = (Route.CHAT, Route.TEXT)
@@ -63,6 +74,8 @@ NOT_RETURNED = "the engine does not return this"
 NAMED_ADAPTERS = "name the adapter as the `model` of the request"
 NOT_SAMPLED_SO = "this is not among the sampler's methods"
 RESPONSES, MESSAGES = (Route.RESPONSES,), (Route.MESSAGES,)
+POOLED = (Route.EMBEDDINGS, Route.POOLING, Route.CLASSIFY, Route.SCORE, Route.RERANK)  # of OpenAI and vLLM
+VECTORS = (Route.EMBEDDINGS, Route.POOLING)
 # Other fields that constrain the output, of structured.py.
 GRAMMARS = ("guided_json guided_regex guided_choice guided_grammar guided_json_object guided_whitespace_pattern "
             "regex ebnf json_schema grammar")  # fmt: skip
@@ -120,7 +133,25 @@ _DIALECTS = (
     _no_effect("a label; the model does not see it", "service_tier inference_geo user_profile_id workspace_id speed "
                "diagnostics betas billing_policy", routes=MESSAGES),
 )  # fmt: skip
+_POOLING = (
+    _no_effect("a label; the model does not see it", "user", routes=POOLED),
+    _no_effect("texts of one request are not padded to one length", "padding", routes=POOLED),
+    _refused(TEXT_ONLY, "mm_processor_kwargs media_io_kwargs", routes=POOLED),
+    _refused("send `use_activation`", "normalize softmax activation", routes=POOLED, off=(True,)),
+    _refused("a text has one vector, which is not that of its parts", "late_chunking_params", routes=VECTORS),
+    _refused("there are no plug-ins that read it", "data", routes=(Route.POOLING,)),
+    _refused("send token ids as `input`", "prompt_token_ids", routes=VECTORS),
+    _refused("only /pooling has it", "task", routes=(Route.EMBEDDINGS,), off=("embed",)),
+    _refused("vectors are embeddings of texts: POST /v1/embeddings returns them", "dimensions encoding_format "
+             "embed_dtype endianness", routes=(Route.CLASSIFY, Route.SCORE, Route.RERANK)),
+    _refused("send `instruction`", "chat_template chat_template_kwargs", routes=(Route.SCORE, Route.RERANK)),
+    _refused("send one query and its documents", "item_first label_token_ids apply_softmax", routes=(Route.SCORE,)),
+    _refused("documents are texts; send those of one field", "rank_fields", routes=(Route.RERANK,)),
+    _refused("documents are not cut in parts", "max_chunks_per_doc overlap_tokens", routes=(Route.RERANK,)),
+    _refused(TEXT_ONLY, "images", routes=(Route.COHERE_EMBED,)),
+)  # fmt: skip
 _TABLE = (
+    *_POOLING,
     _refused("a grammar applies to the whole answer", "grammar_lazy grammar_triggers preserved_tokens"),
     _refused("only /v1/completions has it", "prompt", routes=CHAT),
     _refused(ONLY_CHAT, "messages tools documents chat_template chat_template_kwargs "

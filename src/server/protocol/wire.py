@@ -25,10 +25,12 @@ class Wire(BaseModel):
     """A request body. Types are strict, but 4.0 is an integer: "8" is not a number. Unknown fields are kept apart.
 
     route: whose unserved fields are known; None for a part of a body.
+    content_fields: fields with what the request is about, which have limits of their own.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
     route: ClassVar[Route | None] = None
+    content_fields: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def unknown_fields(self) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...config.schema.refused.reasons import (
-    GENERATION_ONLY,
     NO_TRAINING,
     TEXT_ONLY,
 )
@@ -27,12 +26,13 @@ class Absent:
 
 _STATE = "the server keeps no such objects; POST /v1/files takes files for batches (`server.files_dir`)"
 _CHAT = "use POST /v1/chat/completions"
+_EMBEDDINGS = "use POST /v1/embeddings"
 _COMPLETION = "use POST /v1/completions; its prompt may be token ids, and `return_token_ids` returns those generated"
 
 _FILES = ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}")
 
 TABLE: tuple[Absent, ...] = (
-    Absent("OpenAI", GENERATION_ONLY, ("/v1/embeddings", "/v1/moderations")),
+    Absent("OpenAI", "the server has no moderation", ("/v1/moderations",)),
     Absent("OpenAI", TEXT_ONLY, ("/v1/audio/{rest:path}", "/v1/images/{rest:path}", "/v1/videos", "/v1/realtime")),
     Absent(
         "OpenAI",
@@ -55,12 +55,7 @@ TABLE: tuple[Absent, ...] = (
         ("/v1/messages/batches", "/v1/messages/batches/{rest:path}"),
     ),
     Absent("Cohere", _CHAT, ("/cohere/v2/chat", "/v2/chat")),
-    Absent("Cohere", GENERATION_ONLY, ("/v2/embed", "/v2/rerank")),
-    Absent(
-        "vLLM",
-        GENERATION_ONLY,
-        ("/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/generative_scoring"),
-    ),
+    Absent("vLLM", "use POST /v1/score", ("/generative_scoring",)),
     Absent("vLLM", NO_TRAINING, ("/init_weight_transfer_engine", "/update_weights", "/pause", "/resume", "/is_paused")),
     Absent("vLLM", TEXT_ONLY, ("/reset_mm_cache", "/reset_encoder_cache")),
     Absent(
@@ -75,12 +70,12 @@ TABLE: tuple[Absent, ...] = (
         ("/render", "/derender"),
     ),
     Absent("SGLang and TGI", _COMPLETION, ("/generate", "/generate_stream", "/chat_tokenize")),
-    Absent("SGLang", GENERATION_ONLY, ("/encode",)),
+    Absent("SGLang", _EMBEDDINGS, ("/encode",)),
     Absent("SGLang", "use POST /reset_prefix_cache (`server.enable_admin_routes`)", ("/flush_cache",)),
     Absent(
         "SGLang and TGI",
         "use GET /v1/models, GET /server_info or GET /config",
-        ("/info", "/model_info", "/get_model_info", "/get_server_info"),
+        ("/model_info", "/get_model_info", "/get_server_info"),
     ),
     Absent("SGLang", "use GET /health", ("/health_generate",)),
     Absent(
@@ -91,7 +86,8 @@ TABLE: tuple[Absent, ...] = (
     Absent("SGLang", NO_TRAINING, ("/update_weights_from_disk", "/release_memory_occupation")),
     Absent("llama.cpp", _COMPLETION, ("/completion", "/completions", "/infill")),
     Absent("llama.cpp", _CHAT, ("/chat/completions",)),
-    Absent("llama.cpp", GENERATION_ONLY, ("/embedding", "/embeddings", "/reranking")),
+    Absent("llama.cpp", _EMBEDDINGS, ("/embedding",)),
+    Absent("llama.cpp", "use POST /v1/rerank", ("/reranking",)),
     Absent("llama.cpp", "use POST /tokenize with `messages`, which applies the chat template", ("/apply-template",)),
     Absent("llama.cpp", "use GET /server_info, or GET /metrics for what runs", ("/props", "/slots")),
     Absent(
@@ -100,7 +96,8 @@ TABLE: tuple[Absent, ...] = (
         ("/lora-adapters",),
     ),
     Absent("Ollama", _CHAT, ("/api/chat", "/api/generate")),
-    Absent("Ollama", GENERATION_ONLY, ("/api/embed", "/api/embeddings")),
+    Absent("Ollama", _EMBEDDINGS, ("/api/embed", "/api/embeddings")),
+    Absent("TEI", "use POST /embed, /rerank or /predict", ("/vertex",)),
     Absent("Ollama", "use GET /v1/models", ("/api/tags", "/api/ps", "/api/show", "/api/version")),
     Absent("Ollama", "one deployment serves one model; start one for each", ("/api/pull", "/api/create")),
 )

@@ -45,7 +45,7 @@ class Docs:
         is_needed = call.service.keys.is_needed
         paths: dict[str, dict[str, Any]] = {}
         for route, path, method, operation in self._operations:
-            security: list[dict[str, list[str]]] = [{"key": []}] if is_needed(route.path) else []
+            security: list[dict[str, list[str]]] = [{"key": []}] if is_needed(route.path, route.method) else []
             paths.setdefault(path, {})[method] = {**operation, "security": security}
         await call.answer({**self._document, "paths": paths})
 

@@ -1,6 +1,6 @@
 """A body for each route that has one: what the API description shows, and what its web page sends.
 
-Every example is answered 200 by a server of any model with a chat template.
+Every example is answered 200 by a server of a model with a chat template, if the model does what the route is for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ _QUESTION = [{"role": "user", "content": "What does max_num_seqs do?"}]
 _CHAT = {"messages": _QUESTION, "max_completion_tokens": 128}
 _COMPLETION = {"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0}
 
+_TEXTS = {"input": ["The cat sits outside.", "A man plays the guitar."]}
+_PAIRS = {"queries": "Who makes music?", "documents": _TEXTS["input"]}
+_RANKED = {"query": "Who makes music?", "documents": _TEXTS["input"], "top_n": 1}
 _GENERATED = {"choices": [{"token_ids": [10, 11, 12]}]}
 
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
@@ -32,4 +35,21 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "/invocations": _CHAT,
     "/tokenize": {"messages": _QUESTION, "return_token_strs": True},
     "/detokenize": {"tokens": [10, 11, 12]},
+    "/v1/embeddings": _TEXTS,
+    "/embeddings": _TEXTS,
+    "/pooling": _TEXTS,
+    "/classify": _TEXTS,
+    "/v1/classify": _TEXTS,
+    "/v1/score": _PAIRS,
+    "/score": _PAIRS,
+    "/v1/rerank": _RANKED,
+    "/rerank": _RANKED,
+    "/v2/rerank": _RANKED,
+    "/v2/embed": {"texts": _TEXTS["input"], "input_type": "search_document", "embedding_types": ["float"]},
+    "/embed": {"inputs": _TEXTS["input"]},
+    "/embed_all": {"inputs": _TEXTS["input"]},
+    "/embed_sparse": {"inputs": _TEXTS["input"]},
+    "/predict": {"inputs": "The service was quick."},
+    "/similarity": {"inputs": {"source_sentence": "a cat", "sentences": _TEXTS["input"]}},
+    "/decode": {"ids": [10, 11, 12]},
 }

@@ -42,7 +42,8 @@ def _of_adapter(service: Service, adapter: Listed) -> dict[str, Any]:
 
 
 def _entry(service: Service, name: str) -> dict[str, Any]:
-    context, can = service.max_model_len, service.capabilities
+    context, can, abilities = service.max_model_len, service.capabilities, service.abilities
+    output = "text" if "generate" in abilities else "embeddings" if "embed" in abilities else "rerank"
     return {
         "id": name,
         "object": "model",
@@ -60,15 +61,29 @@ def _entry(service: Service, name: str) -> dict[str, Any]:
         "context_window": context,  # Groq
         "meta": {"n_ctx": context},  # llama.cpp
         "architecture": {
-            "modality": "text+image->text" if can.vision else "text->text",
+            "modality": f"{'text+image' if can.vision else 'text'}->{output}",
             "input_modalities": ["text", *["image"] * can.vision],
-            "output_modalities": ["text"],
+            "output_modalities": [output],
         },
         "capabilities": {
             "tools": can.tools,
             "vision": can.vision,
             "reasoning": can.reasoning,
             "structured": can.structured,
+            "completion": "generate" in abilities,
+            "embeddings": bool(abilities & {"embed", "token_embed"}),
+            "rerank": "score" in abilities,
+            "classify": "classify" in abilities,
         },
+        "embedding": _embedding(service),
         "sampling_defaults": service.sampling_defaults,
     }
+
+
+def _embedding(service: Service) -> dict[str, Any] | None:
+    """The number of elements of a vector, and the numbers to which it may be cut; None without vectors."""
+    heads = () if service.pooling is None else service.pooling.heads
+    head = next((each for each in heads if each.task in ("embed", "token_embed")), None)
+    if head is None:
+        return None
+    return {"dimensions": head.width, "shorter": "any" if head.any_dimension else list(head.dimensions)}

@@ -29,8 +29,9 @@ async def rendered(
     add_special_tokens: bool,
     cut: Truncation | None = None,
     earlier: Sequence[dict[str, Any]] = (),
+    has_output: bool = True,
 ) -> Prompt:
-    """The messages as a prompt.
+    """The messages as a prompt. has_output: whether tokens are generated after it.
 
     cut: a longer prompt than `max_tokens` is cut, not refused. earlier: messages of earlier requests.
     Raises ApiError or InvalidRequest: no template, a template that is not trusted or that does not read a field of the
@@ -55,7 +56,7 @@ async def rendered(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         template_kwargs=kwargs,
-        limit=None if cut is not None else renderer.tokenizer.text_limit(max_tokens),
+        limit=None if cut is not None else renderer.tokenizer.text_limit(max_tokens, has_output=has_output),
         model=call.body_model,
         long_body=call.long_body,
         rules=service.normalise_rules,
@@ -68,7 +69,13 @@ async def rendered(
     call.forget_body()
     service.metrics.normalised({**removed, **rendering.removed})
     token_ids = await renderer.tokenizer.encode_async(
-        text, max_tokens, param="messages", breaks=rendering.breaks, add_special_tokens=add_special_tokens, cut=cut
+        text,
+        max_tokens,
+        param="messages",
+        breaks=rendering.breaks,
+        add_special_tokens=add_special_tokens,
+        cut=cut,
+        has_output=has_output,
     )
     return Prompt(text, token_ids)
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 
-from ...engine.api import EngineRequest, SamplingParams
+from ...engine.api import EngineRequest, PoolingParams, SamplingParams
 from ...logs import log_fields
 from ..endpoint import Call
 from ..generation import Generation
@@ -42,6 +42,19 @@ def log_arrival(
     if settings.max_log_len != 0:
         shown = [prompt[: settings.max_log_len] for prompt in prompts]
         fields["prompt"] = shown[0] if len(shown) == 1 else shown
+    log_fields(logger, logging.INFO, "request arrived", fields)
+
+
+def log_pooling(call: Call, requests: Sequence[EngineRequest]) -> None:
+    """One record of texts that are pooled: their number and tokens, and the tasks."""
+    call.log_fields["id"] = requests[0].request_id
+    if not call.service.settings.enable_log_requests:
+        return
+    task = requests[0].inputs.task
+    num_tokens = sum(len(request.inputs.prompt_token_ids) for request in requests)
+    fields = {"id": requests[0].request_id, "texts": len(requests), "prompt_tokens": num_tokens}
+    if isinstance(task, PoolingParams):
+        fields["tasks"] = ",".join(task.tasks)
     log_fields(logger, logging.INFO, "request arrived", fields)
 
 

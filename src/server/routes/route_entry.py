@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..access.auth import Scope
+from ..capabilities import Ability
 from ..endpoint import Call
 from ..protocol.wire import Wire
 
@@ -20,6 +21,8 @@ class RouteEntry:
     query: names of the parameters of the query, all of them optional.
     answer: content type of the response.
     scope: that a key needs. A route for any valid key has `read`.
+    needs: the model must have one of these abilities; empty: any model serves the route.
+    is_alias: whether another path serves the same.
     """
 
     method: str
@@ -31,6 +34,8 @@ class RouteEntry:
     scope: Scope = "inference"
     form: Mapping[str, Any] | None = None
     query: tuple[str, ...] = ()
+    needs: frozenset[Ability] = frozenset()
+    is_alias: bool = False
 
     @property
     def is_limited(self) -> bool:

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ...config.schema.server import ServerConfig
+from ..capabilities import Ability
 from ..protocol.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from ..protocol.batches import PAGE_PARAMETERS, CreateBatch
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.derender import DerenderChatRequest, DerenderCompletionRequest
+from ..protocol.errors import ApiError, bad_request
 from ..protocol.generate import AbortRequest, GenerateRequest
 from ..protocol.messages import CountTokensRequest, MessagesRequest
+from ..protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
+from ..protocol.pooling_dialects import (
+    CohereEmbedRequest,
+    TeiDecodeRequest,
+    TeiEmbedRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+    TeiTokensRequest,
+)
 from ..protocol.responses import ResponsesRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from . import messages, responses, stored_responses
+from . import messages, responses, stored_responses, tei
 from .adapters import LOAD_ADAPTER, UNLOAD_ADAPTER, load_adapter, unload_adapter
 from .admin import reload, reset_prefix_cache, server_info, start_profile, stop_profile
 from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
+from .classify import classify
+from .cohere_embed import cohere_embed
 from .completions import completions
 from .config import config
 from .derender import derender_chat, derender_completion
 from .docs import Docs
+from .embeddings import embeddings, pooling
 from .files import PURPOSE, delete_file, file_content, list_files, show_file, upload_file
 from .generate import abort_requests, generate
 from .health import livez, readyz
@@ -30,10 +47,16 @@ from .models import list_models, show_model
 from .page import page
 from .render import render_chat, render_completion, render_message, render_response
 from .route_entry import RouteEntry
+from .score import rerank, score
 from .sleep import is_sleeping, sleep, wake_up
 from .tokenize import detokenize, tokenize, tokenizer_info
 
-_ALWAYS = (
+_TEXT = frozenset[Ability]({"generate"})
+_VECTORS = frozenset[Ability]({"embed", "token_embed"})
+_PAIRS = frozenset[Ability]({"score"})
+_LABELS = frozenset[Ability]({"classify"})
+_ANY_TASK = frozenset[Ability]({"embed", "token_embed", "classify", "token_classify", "sparse"})
+_GENERATING = (
     RouteEntry(
         "POST", "/v1/chat/completions", chat_completions, "Answer chat messages, complete or as a stream.", ChatRequest
     ),
@@ -92,6 +115,8 @@ _ALWAYS = (
     RouteEntry(
         "POST", "/v1/messages/count_tokens", messages.count_tokens, "The length of a prompt.", CountTokensRequest
     ),
+)
+_ALWAYS = (
     RouteEntry("GET", "/v1/models", list_models, "The served model names.", scope="read"),
     RouteEntry(
         "GET", "/v1/models/{model:path}", show_model, "One model: its context and sampling defaults.", scope="read"
@@ -99,7 +124,7 @@ _ALWAYS = (
     RouteEntry("POST", "/tokenize", tokenize, "A prompt or messages to token ids.", TokenizeRequest),
     RouteEntry("POST", "/detokenize", detokenize, "Token ids to text.", DetokenizeRequest),
     RouteEntry("GET", "/metrics", metrics, "Metrics in Prometheus' text format.", answer="text/plain", scope="metrics"),
-    RouteEntry("POST", "/invocations", invocations, "As the chat or the completion route, for SageMaker."),
+    RouteEntry("POST", "/invocations", invocations, "As the route whose body it gets, for SageMaker."),
     RouteEntry("GET", "/version", version, "The server's version.", scope="read"),
     RouteEntry("GET", "/server_info", server_info, "Version, engine and configuration, secrets hidden.", scope="read"),
     RouteEntry("GET", "/config", config, "The running configuration, secrets hidden.", scope="read"),
@@ -108,6 +133,36 @@ _ALWAYS = (
     RouteEntry("GET", "/readyz", readyz, "As /health.", scope="read"),
     RouteEntry("GET", "/ping", readyz, "As /health, for SageMaker.", scope="read"),
 )
+_POOLING = (
+    RouteEntry("POST", "/v1/embeddings", embeddings, "A vector for each text.", EmbeddingRequest, needs=_VECTORS),
+    RouteEntry("POST", "/pooling", pooling, "What a task of the model makes of texts.", PoolingRequest,
+               needs=_ANY_TASK),
+    RouteEntry("POST", "/classify", classify, "The label of each text.", ClassifyRequest, needs=_LABELS),
+    RouteEntry("POST", "/v1/score", score, "How well pairs of texts match.", ScoreRequest, needs=_PAIRS),
+    RouteEntry("POST", "/v1/rerank", rerank, "Documents by how well they match a query.", RerankRequest, needs=_PAIRS),
+    RouteEntry("POST", "/v2/embed", cohere_embed, "Vectors of texts, for clients of Cohere.", CohereEmbedRequest,
+               needs=frozenset({"embed"})),
+    RouteEntry("POST", "/embed", tei.embed, "Vectors of texts, for clients of TEI.", TeiEmbedRequest,
+               needs=frozenset({"embed"})),
+    RouteEntry("POST", "/embed_all", tei.embed_all, "A vector for each token, for clients of TEI.", TeiTokensRequest,
+               needs=frozenset({"token_embed"})),
+    RouteEntry("POST", "/embed_sparse", tei.embed_sparse, "Weights of tokens, for clients of TEI.", TeiTokensRequest,
+               needs=frozenset({"sparse"})),
+    RouteEntry("POST", "/predict", tei.predict, "Labels and their scores, for clients of TEI.", TeiPredictRequest,
+               needs=_LABELS),
+    RouteEntry("POST", "/similarity", tei.similarity, "Cosines of texts, for clients of TEI.", TeiSimilarityRequest,
+               needs=frozenset({"embed"})),
+    RouteEntry("POST", "/decode", tei.decode, "Token ids to texts, for clients of TEI.", TeiDecodeRequest),
+    RouteEntry("GET", "/info", tei.info, "The model, for clients of TEI.", scope="read", needs=_ANY_TASK),
+    RouteEntry("POST", "/", tei.root, "As /embed or /predict, for clients of TEI.", needs=_VECTORS | _LABELS,
+               is_alias=True),
+    RouteEntry("POST", "/embeddings", embeddings, "As /v1/embeddings.", EmbeddingRequest, needs=_VECTORS,
+               is_alias=True),
+    RouteEntry("POST", "/v1/classify", classify, "As /classify.", ClassifyRequest, needs=_LABELS, is_alias=True),
+    RouteEntry("POST", "/score", score, "As /v1/score.", ScoreRequest, needs=_PAIRS, is_alias=True),
+    RouteEntry("POST", "/rerank", rerank, "As /v1/rerank.", RerankRequest, needs=_PAIRS, is_alias=True),
+    RouteEntry("POST", "/v2/rerank", rerank, "As /v1/rerank.", RerankRequest, needs=_PAIRS, is_alias=True),
+)  # fmt: skip
 UPLOADS = "/v1/files"
 _FILES = (
     RouteEntry(
@@ -209,7 +264,7 @@ _ENDS_WITHOUT_ENGINE = ("/render", "/derender", "/input_tokens", "/count_tokens"
 def routes_of(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: bool = False) -> list[RouteEntry]:
     """The routes of one deployment. has_profiler: whether `observability.profiler_config` is set. has_sleep:
     `model.enable_sleep_mode`."""
-    routes = [*_ALWAYS]
+    routes = [*(replace(route, needs=_TEXT) for route in _GENERATING), *_ALWAYS, *_POOLING]
     if settings.files_dir is not None:
         routes += _FILES
     if settings.responses_store is not None:
@@ -229,7 +284,11 @@ def routes_of(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: 
     if settings.enable_tokenizer_info_endpoint:
         routes.append(_TOKENIZER_INFO)
     if not settings.has_engine:
-        routes = [route for route in routes if route.path.endswith(_ENDS_WITHOUT_ENGINE) or route.scope != "inference"]
+        routes = [
+            route
+            for route in routes
+            if route.path.endswith(_ENDS_WITHOUT_ENGINE) or (route.scope != "inference" and not route.needs)
+        ]
     if not settings.disable_docs:
         docs = Docs(routes)
         routes += [
@@ -240,6 +299,16 @@ def routes_of(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: 
         summary = "Chat, live values and configuration as a web page."
         routes.append(RouteEntry("GET", "/", page, summary, answer="text/html", scope="read"))
     return routes
+
+
+def other_ability(needs: frozenset[Ability], routes: Sequence[RouteEntry], has: frozenset[Ability]) -> ApiError | None:
+    """The error for a route whose abilities the model does not have; it names the routes that the model serves."""
+    if not needs or needs & has:
+        return None
+    wanted = "generate text" if needs == _TEXT else f"have the task {' or '.join(sorted(needs))}"
+    served = [route.path for route in routes if route.needs & has and not route.is_alias and route.method == "POST"]
+    message = f"this model does not {wanted}; its routes are {', '.join(f'POST {path}' for path in served)}"
+    return bad_request(message, code="unsupported_route")
 
 
 def routes_of_engine(settings: ServerConfig) -> frozenset[str]:

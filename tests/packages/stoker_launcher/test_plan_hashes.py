@@ -15,6 +15,7 @@ from stoker.engine.api import (
     CacheScope,
     Constraint,
     InvalidRequest,
+    PoolingParams,
     ProcessorCall,
     Reasoning,
     RequestInputs,
@@ -114,7 +115,7 @@ def test_a_script_with_such_arguments_fails_before_anything_runs(monkeypatch: py
         ),
         (begun(scope=CacheScope("tenant")), "sampling parameters or cache scope of the sequences that begin"),
         (
-            replace(PLAN, admissions=[replace(BEGUN, head="labels")]),
+            begun(task=PoolingParams(("embed",))),
             "sampling parameters or cache scope of the sequences that begin",
         ),
         (replace(PLAN, released_slots=[]), "sequences that end"),

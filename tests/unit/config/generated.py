@@ -44,6 +44,7 @@ MAPPINGS: dict[str, st.SearchStrategy[Any]] = {
 
 
 _KNOWN_KEYS: dict[str, list[dict[str, Any]]] = {
+    "model.pooler_config": [{"step_tag_id": number} for number in (1, 2, 3)],
     "model.rope_scaling": [{"rope_type": "linear", "factor": factor} for factor in (2, 4, 8)],
     "observability.custom_histogram_buckets": [{"request_tokens": [limit]} for limit in (10, 20, 30)],
     "observability.profiler_config": [

@@ -78,8 +78,8 @@ def test_pages_show_no_secret() -> None:
 
 
 def test_a_refused_option_depends_on_nothing() -> None:
-    (page,) = find("model.runner")
-    assert {fact.name: fact.lines for fact in page.facts}["default"] == ("auto",)
+    (page,) = find("model.diffusion_config")
+    assert {fact.name: fact.lines for fact in page.facts}["default"] == ("{}",)
 
 
 def test_options_with_the_word_in_their_name_come_first() -> None:

@@ -261,13 +261,21 @@ def test_fused_experts_are_read_by_the_shape_of_their_outputs(is_stacked: bool) 
     assert tensors_of(Path("m"), stored, spec).keys() == wanted.keys()
 
 
-@pytest.mark.parametrize("name", ["GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"])
-def test_gemma_that_reads_both_ways_is_not_computed(name: str) -> None:
+@pytest.mark.parametrize(("name", "problem"), [
+    ("GemmaForCausalLM", ""),
+    ("Gemma2ForCausalLM", "attention that sees later tokens with a limit of its scores is not supported"),
+    ("Gemma3ForCausalLM", ""),
+])  # fmt: skip
+def test_gemma_reads_both_ways_where_config_json_says_so(name: str, problem: str) -> None:
     """It was computed as if each token saw only those before it."""
     spec, _ = read_config({"architectures": [name], "use_bidirectional_attention": True})
-    assert support_problem(spec) == "`use_bidirectional_attention` is True; supported: False"
+    assert support_problem(spec) == problem
+    assert not spec.is_causal
+    assert not spec.generates
     spec, _ = read_config({"architectures": [name], "use_bidirectional_attention": False})
     assert support_problem(spec) == ""
+    assert spec.is_causal
+    assert spec.generates
 
 
 def test_the_softcap_of_scores_is_gemma_2s() -> None:

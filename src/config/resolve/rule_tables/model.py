@@ -7,6 +7,7 @@ import re
 from ....model.quantised import scheme_of
 from ...checkpoint.layout import CONSOLIDATED_FORMATS
 from ...checkpoint.model_files import is_hub_id
+from ...schema.pooler_config import NOT_DONE, RENAMED
 from ..import_path import split_import_path
 from ..rule import Rule
 from ..values import Values
@@ -53,7 +54,51 @@ def _unused_overrides(v: Values) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def _renamed_pooler_keys(v: Values) -> str:
+    return ", ".join(f"`{old}` is `{RENAMED[old]}` now" for old in v.model.pooler_config if old in RENAMED)
+
+
+def _undone_pooler_keys(v: Values) -> str:
+    return "; ".join(f"`{key}`: {NOT_DONE[key]}" for key in v.model.pooler_config if key in NOT_DONE)
+
+
+def _contradicted_pooling(v: Values) -> str:
+    """The keys of `pooler_config` that say different things; empty if none do."""
+    written = v.model.pooler_config
+    kind = written.get("pooling_type")
+    other = {"CLS": "seq", "LAST": "seq", "MEAN": "seq", "ALL": "tok", "STEP": "tok"}.get(str(kind))
+    key = f"{other}_pooling_type"
+    return f"`pooling_type` is {kind}, `{key}` is {written[key]}" if written.get(key, kind) != kind else ""
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        id="R542",
+        title="keys of pooler_config have an effect",
+        fields=("model.pooler_config",),
+        is_broken=_undone_pooler_keys,
+        message="`model.pooler_config` has keys that this build does not support: {problem}",
+        why="A key without an effect would be a promise that is not kept.",
+        fixes=("remove them",),
+    ),
+    Rule(
+        id="R543",
+        title="keys of pooler_config have their newer names",
+        fields=("model.pooler_config",),
+        is_broken=_renamed_pooler_keys,
+        message="`model.pooler_config` has older names: {problem}",
+        why="`use_activation` decides about normalisation, softmax and sigmoid, which had a name each.",
+        fixes=("write the newer name",),
+    ),
+    Rule(
+        id="R544",
+        title="pooler_config says one kind of pooling",
+        fields=("model.pooler_config",),
+        is_broken=_contradicted_pooling,
+        message="`model.pooler_config` contradicts itself: {problem}",
+        why="`pooling_type` is one of the two others, by its value.",
+        fixes=("keep one of the two",),
+    ),
     Rule(
         id="R242",
         title="logits_processor_pattern is a regular expression",

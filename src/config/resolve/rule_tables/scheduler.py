@@ -32,6 +32,29 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        id="R109",
+        title="a step can hold the longest text of a model that sees later tokens",
+        fields=("scheduler.max_num_batched_tokens", "model.max_model_len"),
+        needs_model=True,
+        is_broken=lambda v: (
+            v.files is not None
+            and not v.files.spec.is_causal
+            and v.scheduler.max_num_batched_tokens < v.model.max_model_len
+        ),
+        message=(
+            "a step must hold the longest text: `scheduler.max_num_batched_tokens` is {max_num_batched_tokens}, "
+            "`model.max_model_len` is {max_model_len}"
+        ),
+        why=(
+            "The first tokens of a text depend on the last ones in this model, so a text is computed in one step. A "
+            "longer one could never be computed."
+        ),
+        fixes=(
+            "set `scheduler.max_num_batched_tokens` to at least {max_model_len}, or leave it to auto",
+            "or `model.max_model_len` to at most {max_num_batched_tokens}",
+        ),
+    ),
+    Rule(
         id="R105",
         title="a step can hold one token of every sequence",
         fields=("scheduler.max_num_batched_tokens", "scheduler.max_num_seqs"),

@@ -95,6 +95,16 @@ RULES = (
         fixes=("remove it", "or set `speculative.method: draft_model` or `eagle3`"),
     ),
     Rule(
+        id="R541",
+        title="drafts need a model that generates",
+        fields=("speculative.method",),
+        needs_model=True,
+        is_broken=lambda v: bool(v.speculative.method) and v.files is not None and not v.files.spec.generates,
+        message="`speculative.method` is {method}, and the model generates no tokens",
+        why="Drafts are guesses of the next tokens of an answer.",
+        fixes=("remove `speculative.method`",),
+    ),
+    Rule(
         id="R521",
         title="networks draft for models of this build",
         fields=("speculative.method", "model.model_impl"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from ..types import Count, Flag, HumanInt, Texts
 from .reasons import (
     ATTENTION_DTYPE,
-    GENERATION_ONLY,
     NO_DIFFUSION,
     NO_ENGRAM,
     NO_IO_PLUGINS,
@@ -27,23 +26,6 @@ from .reasons import (
 from .row import Refused
 
 MODEL: tuple[Refused, ...] = (
-    Refused(
-        "runner",
-        Literal["auto", "generate", "pooling", "draft"],
-        "auto",
-        "What the model is run for: `generate` produces text token by token.",
-        reason=GENERATION_ONLY,
-        same=("generate",),
-    ),
-    Refused(
-        "convert",
-        Literal["auto", "none", "embed", "classify", "reward"],
-        "auto",
-        "Replace the model's head, for example by one for embeddings: `none` keeps it.",
-        reason=GENERATION_ONLY,
-        same=("none",),
-    ),
-    Refused("pooler_config", dict[str, Any], {}, "How hidden states are pooled into a vector.", reason=GENERATION_ONLY),
     Refused("allowed_local_media_path", str, "", "Folder from which requests may read media files.", reason=TEXT_ONLY),
     Refused("allowed_media_domains", Texts, (), "Hosts from which requests may fetch media.", reason=TEXT_ONLY),
     Refused("enable_prompt_embeds", Flag, False, "Accept prompts as embedding vectors.", reason=NO_PROMPT_TENSORS),

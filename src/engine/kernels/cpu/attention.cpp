@@ -105,7 +105,7 @@ class Step {
         if constexpr (kBatchInvariant) {
             BatchInvariantPrefill<T, C>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
         } else {
-            Prefill<T, C>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
+            Prefill<Attention<T, C>>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
         }
     }
 

@@ -6,11 +6,14 @@
 #include <cstdint>
 
 #include "kv_codes.h"
+#include "scratch.h"
 #include "vector.h"
 
 // All arrays are row-major; ../paged_attention.py documents them. C: of the caches.
 template <class T, class C>
 struct Attention {
+    typedef T Element;
+
     const T* queries;
     const C *k_cache, *v_cache;
     T* out;
@@ -37,6 +40,12 @@ struct Attention {
     int64_t first_visible(int64_t position) const {
         return is_chunked ? position / window * window : std::max<int64_t>(0, position - window + 1);
     }
+
+    // The end of the tokens that a query of a row at this position sees.
+    int64_t end_visible(int, int64_t position) const { return position + 1; }
+
+    // The query of a head. token: index in the step.
+    const T* query(int64_t token, int head) const { return queries + (token * num_heads + head) * head_dim; }
 
     // Products of queries and keys with the cap, still to be multiplied by the scale.
     ALWAYS_INLINE Floats capped(Floats products) const {
@@ -67,6 +76,28 @@ struct Attention {
 
     // From the codes of the token in a slot of a block to its scale.
     int64_t to_scale(int64_t slot) const { return (block_size - slot) * head_dim + slot * kScaleElements<C>; }
+
+    // Where the keys and the values of consecutive tokens of one kv head are. unpacked: memory for those in codes.
+    void find_rows(int row, int kv_head, int64_t first, int keys, Scratch& unpacked, const T** key_rows,
+                   const T** value_rows) const {
+        [[maybe_unused]] T* memory = nullptr;
+        if constexpr (!std::is_same_v<C, T>) memory = unpacked.reserve<T>(int64_t(2) * keys * head_dim);
+        for (int i = 0; i < keys;) {
+            int64_t at = offset(row, kv_head, first + i);
+            [[maybe_unused]] int64_t scale_at = at + to_scale((first + i) % block_size);
+            for (int left = run_length(first + i, keys - i); left > 0; left--, i++, at += head_dim) {
+                if constexpr (std::is_same_v<C, T>) {
+                    key_rows[i] = k_cache + at, value_rows[i] = v_cache + at;
+                } else {
+                    T *key = memory + int64_t(2) * i * head_dim, *value = key + head_dim;
+                    unpack(k_cache + at, k_cache + scale_at, key);
+                    unpack(v_cache + at, v_cache + scale_at, value);
+                    scale_at += kScaleElements<C>;
+                    key_rows[i] = key, value_rows[i] = value;
+                }
+            }
+        }
+    }
 
     // Writes one token's key or value of one kv head to `to`.
     ALWAYS_INLINE void unpack(const C* codes, const C* scale_at, T* to) const {

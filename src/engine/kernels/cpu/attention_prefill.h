@@ -15,14 +15,16 @@ constexpr int kMaxTaskRows = 1024;  // rows of a task, which share one packing o
 constexpr int kKeys = 256;         // keys per tile
 constexpr float kSlack = 8;        // weights may grow to 2 ** 8 before a row's sums are scaled down
 
-template <class T, class C>
+// Call: the arguments, which say what a query sees and where keys and values are (Attention, WholeAttention).
+template <class Call>
 class Prefill {
+    typedef typename Call::Element T;
     typedef typename Product<T>::A A;
     static constexpr int kRows = Product<T>::kRows;
 
   public:
     // first_query: index among the queries of the row.
-    Prefill(const Attention<T, C>& call, int row, int kv_head, int first_query, int num_queries)
+    Prefill(const Call& call, int row, int kv_head, int first_query, int num_queries)
         : call_(call),
           row_(row),
           kv_head_(kv_head),
@@ -47,7 +49,7 @@ class Prefill {
         TileRegisters tiles;
         if (std::is_same_v<T, BFloat16>) tiles.configure(kTileRows);
 #endif
-        const int64_t end = position(rows_ - 1) + 1;
+        const int64_t end = end_visible(rows_ - 1);
         for (int64_t first = first_visible(0); first < end; first += kKeys) {
             const int keys = int(std::min<int64_t>(kKeys, end - first));
             pack(first, keys);
@@ -69,17 +71,18 @@ class Prefill {
 
     int64_t position(int row) const { return call_.context(row_, first_token_ + row / group_) - 1; }
     int64_t first_visible(int row) const { return call_.first_visible(position(row)); }
+    int64_t end_visible(int row) const { return call_.end_visible(row_, position(row)); }
 
     int head(int row) const { return kv_head_ * group_ + row % group_; }
 
-    int64_t at(int row) const {  // offset of the row's head in queries and out
+    int64_t at(int row) const {  // offset of the row's head in out
         return ((first_token_ + row / group_) * call_.num_heads + head(row)) * call_.head_dim;
     }
 
     void load_queries(int64_t padded_rows) {
         if (depth_ > call_.head_dim || padded_rows > rows_) memset(queries_, 0, padded_rows * depth_ * sizeof(A));
         for (int row = 0; row < rows_; row++) {
-            const T* from = call_.queries + at(row);
+            const T* from = call_.query(first_token_ + row / group_, head(row));
             A* to = queries_ + row * depth_;
             if constexpr (std::is_same_v<A, T>) {
                 memcpy(to, from, call_.head_dim * sizeof(T));
@@ -92,23 +95,7 @@ class Prefill {
     // Keys become columns of panels of 16 keys, values rows of panels of 16 elements of a head.
     void pack(int64_t first, int keys) {
         const T *key_rows[kKeys], *value_rows[kKeys];
-        [[maybe_unused]] T* unpacked = nullptr;
-        if constexpr (!std::is_same_v<C, T>) unpacked = buffers().unpacked.template reserve<T>(2 * kKeys * call_.head_dim);
-        for (int i = 0; i < keys;) {
-            int64_t at = call_.offset(row_, kv_head_, first + i);
-            [[maybe_unused]] int64_t scale_at = at + call_.to_scale((first + i) % call_.block_size);
-            for (int left = call_.run_length(first + i, keys - i); left > 0; left--, i++, at += call_.head_dim) {
-                if constexpr (std::is_same_v<C, T>) {
-                    key_rows[i] = call_.k_cache + at, value_rows[i] = call_.v_cache + at;
-                } else {
-                    T *key = unpacked + 2 * i * call_.head_dim, *value = key + call_.head_dim;
-                    call_.unpack(call_.k_cache + at, call_.k_cache + scale_at, key);
-                    call_.unpack(call_.v_cache + at, call_.v_cache + scale_at, value);
-                    scale_at += kScaleElements<C>;
-                    key_rows[i] = key, value_rows[i] = value;
-                }
-            }
-        }
+        call_.find_rows(row_, kv_head_, first, keys, buffers().unpacked, key_rows, value_rows);
         const int padded_keys = int(round_up(keys, 2 * kPanelWidth));
         for (int key = 0; key < padded_keys; key += kPanelWidth) {
             pack_columns([&](int i) { return key_rows[key + i]; }, std::min(kPanelWidth, keys - key), call_.head_dim,
@@ -122,8 +109,8 @@ class Prefill {
 
     // Rows [row, row + rows) and the tile of keys that starts at `first`.
     void attend(int row, int rows, int64_t first, int keys) {
-        const int64_t visible = std::min<int64_t>(keys, position(row + rows - 1) + 1 - first);
-        if (visible <= 0 || first_visible(row) >= first + keys) return;  // all keys are later, or before the window
+        const int64_t visible = std::min<int64_t>(keys, end_visible(row + rows - 1) - first);
+        if (visible <= 0 || first_visible(row) >= first + keys) return;  // it sees none of the keys
         const int64_t padded = round_up(visible, 2 * kPanelWidth);
         multiply_block(queries_ + row * depth_, depth_, keys_, depth_ * kPanelWidth, depth_, padded / kPanelWidth,
                        false, scores_, kKeys);
@@ -137,7 +124,7 @@ class Prefill {
     // Replaces the scores of row `row`, the i-th of the block, by weights: zero for keys that are not visible.
     void compute_weights(int row, int i, int64_t first, int64_t visible, int64_t padded) {
         const int64_t begin = std::max<int64_t>(0, first_visible(row) - first);
-        const int64_t end = std::min<int64_t>(visible, position(row) + 1 - first);
+        const int64_t end = std::min<int64_t>(visible, end_visible(row) - first);
         float* scores = scores_ + i * kKeys;
         A* weights = weights_ + i * kKeys;
         if (call_.softcap) {
@@ -192,7 +179,7 @@ class Prefill {
         }
     }
 
-    const Attention<T, C>& call_;
+    const Call& call_;
     const int row_, kv_head_, group_, rows_;
     const int64_t depth_;  // head_dim, padded for the products
     int64_t first_token_;

@@ -8,7 +8,6 @@ import torch
 import triton
 from triton.runtime import driver
 
-from ..attend_whole import attend_whole_by_length
 from ..attention_variant import PLAIN, AttentionVariant
 from ..kernel_set import KernelSet
 from ..paged_attention import AttentionStep
@@ -16,6 +15,7 @@ from ..penalise import after_penalties
 from .activation import activate_and_mul_gpu, activate_gpu
 from .add_layer_norm import add_layer_norm_gpu
 from .add_rms_norm import add_rms_norm_gpu
+from .attend_whole import attend_whole_gpu
 from .causal_convolution import causal_convolution_gpu
 from .choose_compressed import choose_compressed_gpu
 from .compress_tokens import compress_tokens_gpu
@@ -63,7 +63,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         embed=embed_packed,
         rope_and_store=rope_and_store_gpu,
         paged_attention=PagedAttentionGpu(device, max_rows),
-        attend_whole=attend_whole_by_length,
+        attend_whole=attend_whole_gpu,
         store_latents=store_latents_gpu,
         latent_attention=LatentAttentionGpu(),
         add_layer_norm=add_layer_norm_gpu,

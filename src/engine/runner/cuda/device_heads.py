@@ -159,9 +159,9 @@ class DeviceSampleHead:
         """Whether each step of the slot's sequence needs the host, not only the log-probabilities of its prompt."""
         table = self._table
         has_processors = self._has_processors or table.has_processors[slot] or table.has_bad_words[slot]
-        has_head = slot in self._inputs.slots.heads
+        is_pooled = slot in self._inputs.slots.pooled
         return bool(
-            has_processors or has_head or (table.num_logprobs[slot] >= 0 and self._shows_processed_logits(slot))
+            has_processors or is_pooled or (table.num_logprobs[slot] >= 0 and self._shows_processed_logits(slot))
         )
 
     def _shows_processed_logits(self, slot: int) -> bool:

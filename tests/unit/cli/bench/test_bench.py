@@ -143,10 +143,10 @@ def test_people_get_a_table(capfd: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["speed"], "'speed' is not one of 'latency', 'throughput', 'serve', 'startup', 'spec'"),
+        (["speed"], "'speed' is not one of 'latency', 'throughput', 'serve', 'startup', 'spec', 'embed'"),
         (["latency", "-o", "xml"], "'xml' is not one of 'text', 'json'"),
-        (["latency", "--num-prompts", "3"], "`--num-prompts` is for throughput and serve, not for latency"),
-        (["startup", "--seed", "3"], "`--seed` is for latency and throughput and serve, not for startup"),
+        (["latency", "--num-prompts", "3"], "`--num-prompts` is for throughput, serve and embed, not for latency"),
+        (["startup", "--seed", "3"], "`--seed` is for latency, throughput, serve and embed, not for startup"),
         (["serve", "--max-num-seqs", "3"], "start it with `engine up FILE`"),
         (["serve", "--endpoint", "x"], "'x' is not one of 'chat', 'completions'"),
         (["latency", "--input-len", "0"], "--input-len"),
@@ -160,7 +160,9 @@ def test_people_get_a_table(capfd: pytest.CaptureFixture[str]):
         (["spec", *TINY], "tokens do not fit into the context of 128: lower --input-len or --output-len"),
         (["spec", *TINY, "-tp", "2"], "this benchmark measures one process"),
         (["spec", *TINY, "--disable-log-stats", "-pcp", "2"], "nothing is drafted in this deployment: "),
-        (["spec", "--num-prompts", "3"], "`--num-prompts` is for throughput and serve, not for spec"),
+        (["embed", "--output-len", "3"], "`--output-len` is for latency, throughput, serve and spec, not for embed"),
+        (["embed", "--max-num-seqs", "3"], "embed measures a running server"),
+        (["spec", "--num-prompts", "3"], "`--num-prompts` is for throughput, serve and embed, not for spec"),
         (["latency", "--input-len", "200", *TINY], "requests of up to 328 tokens do not fit into the context of 128"),
     ],
 )

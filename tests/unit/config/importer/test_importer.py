@@ -29,9 +29,10 @@ HERE = Path(__file__).parent
 GOLDEN = HERE.parents[2] / "golden" / "import"
 COMMANDS: list[dict[str, Any]] = yaml.safe_load((HERE / "commands.yaml").read_text())
 SECRETS = ("sk-123", "secret123", "secret-key", "key-one", "key-two", "<secret>")
-SET = {name: f"value-of-{name}" for name in ("API_KEY", "API_KEY_2", "HF_TOKEN", "VLLM_API_KEY", "VLLM_KEY", "LEN")} | {
-    "LEN": "1024"
-}
+SET = {
+    name: f"value-of-{name}"
+    for name in ("API_KEY", "API_KEY_2", "HF_TOKEN", "INFINITY_API_KEY", "VLLM_API_KEY", "VLLM_KEY", "LEN")
+} | {"LEN": "1024"}
 every_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command["name"])
 
 
@@ -75,7 +76,7 @@ def test_no_word_vanishes(command: dict[str, Any]) -> None:
         keys |= {"level"} if re.fullmatch("-O[0-3]", name) else {name.partition(".")[2].rstrip("+")} - {""}
         keys |= {section_flags()[name]} if name in section_flags() else set()
         is_there = any(re.search(rf"^ *#?{key}:", text, re.MULTILINE) for key in keys)
-        renamed = launch.engine in ("sglang", "llama.cpp", "tgi") and _is_set(draft, name)
+        renamed = launch.engine in ("sglang", "llama.cpp", "tgi", "tei", "infinity") and _is_set(draft, name)
         assert is_there or renamed or name in text, f"{name} is missing:\n{text}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.config.importer import environment, llama_cpp, ollama, sglang, tgi
+from stoker.config.importer import environment, infinity, llama_cpp, ollama, sglang, tei, tgi
 from stoker.config.importer.read import import_script, import_words
 from stoker.config.schema.options import options
 
@@ -12,6 +12,8 @@ TABLES = {
     "sglang": sglang.TABLE,
     "llama.cpp": llama_cpp.TABLE,
     "tgi": tgi.TABLE,
+    "tei": tei.TABLE,
+    "infinity": infinity.TABLE,
     "ollama": ollama.TABLE,
     "": environment.VARIABLES,
 }
@@ -208,3 +210,81 @@ def test_the_key_in_the_environment_of_the_import(line: str, environ: dict[str, 
     draft = import_script(line, environ=environ)
     assert draft.secrets.get("server.api_key") == names
     assert "sk-1" not in str(draft.notes) + str(draft.remarks)
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "value"),
+    [
+        (["--model-id", "BAAI/bge-base-en-v1.5"], "model.model", "BAAI/bge-base-en-v1.5"),
+        (["--pooling", "last-token"], "model.pooler_config", {"pooling_type": "LAST"}),
+        (["--dtype", "float16"], "model.dtype", "float16"),
+        (["--max-batch-tokens", "16384"], "scheduler.max_num_batched_tokens", 16384),
+        (["--max-batch-requests=8"], "scheduler.max_num_seqs", 8),
+        (["--cors-allow-origin", "https://a.example,https://b.example"], "server.allowed_origins",
+         ["https://a.example", "https://b.example"]),
+    ],
+)  # fmt: skip
+def test_tei(words: list[str], path: str, value: object) -> None:
+    assert import_words(words, "tei").values[path].plain() == value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "text-embeddings-router --model-id org/model --port 80 --auto-truncate",
+        "docker run --gpus all -p 8080:80 -v /data:/data --pull always "
+        "ghcr.io/huggingface/text-embeddings-inference:1.9 --model-id org/model --port 80 --auto-truncate",
+        "docker run -e MODEL_ID=org/model -e PORT=80 -e AUTO_TRUNCATE=true "
+        "ghcr.io/huggingface/text-embeddings-inference:cpu-1.9",
+    ],
+)
+def test_tei_is_known_by_its_program_and_its_image(line: str) -> None:
+    draft = import_script(line)
+    assert draft.engine == "tei"
+    assert {path: node.plain() for path, node in draft.values.items()} == {
+        "model.model": "org/model",
+        "server.port": 80,
+    }
+    assert {left.kind for left in draft.left} == {"needless"}
+    assert any("listens on every address" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize("words", [["--pooling", "splade"], ["--default-prompt-name", "query"]])
+def test_what_tei_does_and_no_option_says_is_named(words: list[str]) -> None:
+    (left,) = import_words(["--model-id", "x", *words], "tei").left
+    assert left.kind == "no counterpart"
+    assert left.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "value"),
+    [
+        (["--model-id", "BAAI/bge-small-en-v1.5"], "model.model", "BAAI/bge-small-en-v1.5"),
+        (["--device", "cuda"], "device.device", "cuda"),
+        (["--batch-size", "64"], "scheduler.max_num_seqs", 64),
+        (["--pooling-method", "cls"], "model.pooler_config", {"pooling_type": "CLS"}),
+        (["--permissive-cors"], "server.allowed_origins", ["*"]),
+        (["--proxy-root-path", "/x"], "server.root_path", "/x"),
+    ],
+)
+def test_infinity(words: list[str], path: str, value: object) -> None:
+    assert import_words(words, "infinity").values[path].plain() == value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "infinity_emb v2 --model-id org/model --port 7997 --engine torch --no-bettertransformer",
+        "python -m infinity_emb v2 --model-id org/model --port 7997",
+        "docker run -it --gpus all -p 7997:7997 michaelf34/infinity:0.0.77 v2 --model-id org/model --port 7997",
+        "INFINITY_MODEL_ID=org/model INFINITY_PORT=7997 infinity_emb v2",
+    ],
+)
+def test_infinity_is_known_by_its_program_and_its_image(line: str) -> None:
+    draft = import_script(line)
+    assert draft.engine == "infinity"
+    assert {path: node.plain() for path, node in draft.values.items()} == {
+        "model.model": "org/model",
+        "server.port": 7997,
+    }
+    assert {left.kind for left in draft.left} <= {"needless"}

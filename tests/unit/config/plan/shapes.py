@@ -570,6 +570,30 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
     "jamba-1.5-mini": (_of("JambaForCausalLM"), 51_570_323_328),
     "mamba-2.8b": (_of("MambaForCausalLM", hidden_size=2560, num_hidden_layers=64), 2_768_345_600),
     "codestral-mamba-7b": (_of("Mamba2ForCausalLM"), 7_285_403_648),
+    # Published numbers of encoders without the layer after the first token, which vectors do not need.
+    "all-minilm-l6-v2": (
+        _of(
+            "BertModel",
+            hidden_size=384,
+            intermediate_size=1536,
+            num_hidden_layers=6,
+        ),
+        22_713_216 - 147_840,
+    ),
+    "bge-m3": (
+        _of(
+            "XLMRobertaModel",
+            vocab_size=250002,
+            hidden_size=1024,
+            intermediate_size=4096,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            max_position_embeddings=8194,
+            type_vocab_size=1,
+        ),
+        567_754_752 - 1_049_600,
+    ),
+    "modernbert-base": (_of("ModernBertForMaskedLM"), 149_655_232),
 }
 
 

@@ -34,6 +34,10 @@ from .rule_cases import (
     structured_outputs,
 )
 
+ENCODER = {
+    "architectures": ["BertModel"], "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 512,
+}  # fmt: skip
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
 _TABLES = (
     *(model, load, cache, scheduler, device, parallel, compilation, kv_transfer, server, structured_outputs),
@@ -78,6 +82,7 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     )
     mixture = write_config(tmp_path / "mixture", SHAPES["qwen3-30b-a3b"][0] | {"num_experts": 16})
     files |= {"MIXTURE": mixture, "WITHOUT-KEYS": without_keys, "SHARED": shared, "LATENTS": latents}
+    files["ENCODER"] = write_config(tmp_path / "encoder", ENCODER)
     files["COMPRESSED"] = write_config(tmp_path / "compressed", "deepseek-v4-flash")
 
     def of(kind: str, line: str) -> set[str]:

@@ -5,7 +5,6 @@ from pydantic import Field
 
 from stoker.config.schema.options import options, sections
 from stoker.config.schema.refused import REFUSED, with_refused
-from stoker.config.schema.refused.reasons import GENERATION_ONLY
 from stoker.config.schema.section import Section, about
 from stoker.config.schema.types import Count
 
@@ -17,9 +16,9 @@ def test_every_row_is_a_refused_option_of_its_section_and_there_are_no_others() 
 
 
 def test_a_row_becomes_an_option_that_accepts_its_default_and_what_means_the_same() -> None:
-    option = options()["model.runner"]
-    assert (option.status, option.accepted) == ("refused", ("auto", "generate"))
-    assert option.reason == GENERATION_ONLY
+    option = options()["structured_outputs.disable_fallback"]
+    assert (option.status, option.accepted) == ("refused", (False, True))
+    assert option.reason == "there is one library of grammars, so none is tried after another"
     assert options()["parallel.tensor_parallel_size"].flags == (
         *("--tensor-parallel-size", "-tp", "--parallel.tensor-parallel-size"),
     )

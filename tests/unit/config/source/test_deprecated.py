@@ -112,7 +112,7 @@ def test_what_has_no_successor_changes_nothing_and_says_so(line: str) -> None:
     ("text", "said"),
     [
         ("scheduler: {preemption_mode: swap}", "a preempted sequence is computed again"),
-        ("model: {model: x, task: embed}", "`model.runner: pooling` is not available in this build"),
+        ("model: {model: x, task: draft}", "name the network that drafts in `speculative.model`"),
         ("speculative: {speculative_model_quantization: awq}", "what drafts is quantised as `model.quantization` says"),
         ("structured_outputs: {guided_decoding_backend: 'xgrammar:fast'}", "unknown backend option `fast`"),
         ("structured_outputs: {enable_reasoning: true}", "by setting `structured_outputs.reasoning_parser`"),

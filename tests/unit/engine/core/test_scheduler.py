@@ -14,7 +14,6 @@ from stoker.engine.api import (
     RequestInputs,
     SamplingParams,
     TokenLogprobs,
-    Vectors,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.admission_control import MAX_RETRY_S, MIN_RETRY_S
@@ -599,25 +598,6 @@ def test_max_tokens_0_computes_the_prompt_and_returns_no_token(num_tokens: int, 
     (output,) = bench.run(sampled)["a"]
     assert (output.token_ids, output.finish_reason) == ([], FinishReason.LENGTH)
     assert not bench.scheduler.has_work
-
-
-def test_vectors_of_a_row_end_its_request_beside_others_that_generate():
-    """A prompt in chunks has an output only in the last one."""
-    bench = Bench(max_num_batched_tokens=8)
-    bench.add("generates", prompt(3))
-    bench.step()
-    bench.add("pools", prompt(9, first=500), max_tokens=0)
-    assert [output for name, output in bench.step()[1].items() if name == "pools"] == []
-    plan, found = bench.schedule(), Vectors(2, np.array([0.5, -1], "<f4").tobytes())
-    assert plan.num_outputs.tolist() == [1, 1]
-    outputs = {
-        output.request_id: output
-        for output in bench.scheduler.finish_step(plan, StepResult(np.array([7, 9], np.int32), vectors={1: found}))
-    }
-    pooled = outputs["pools"]
-    assert (pooled.vectors, pooled.token_ids, pooled.finish_reason) == (found, [], FinishReason.LENGTH)
-    assert (outputs["generates"].vectors, outputs["generates"].token_ids) == (None, [7])
-    assert bench.scheduler.stats().num_running == 1
 
 
 def test_no_row_is_planned_beyond_max_tokens():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.engine.api import EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.loop.dispatch import Dispatch
-from stoker.engine.transport.messages import Abort, Outputs, Refused, Submit
+from stoker.engine.transport.messages import Abort, Outputs, Refused
 
 from ....fake_runner import build_core, continuation
 
@@ -12,7 +12,7 @@ from ....fake_runner import build_core, continuation
 def submit(dispatch: Dispatch[str], client: str, handle: int, prompt: list[int], max_tokens: int = 4) -> None:
     sampling = SamplingParams(max_tokens=max_tokens)
     request = EngineRequest(request_id=f"{client}-{handle}", inputs=RequestInputs(prompt, sampling))
-    assert dispatch.submit(client, Submit(handle, request)) is None
+    assert dispatch.submit(client, handle, request) is None
 
 
 def plain(message: Outputs) -> dict[int, int]:
@@ -58,6 +58,6 @@ def test_a_request_for_which_the_engine_cannot_wake_up_is_refused():
     core = build_core('{"take_error": "others use the device"}', lambda phase: None)
     core.free_memory()
     request = EngineRequest(request_id="x", inputs=RequestInputs([1], SamplingParams()))
-    found = Dispatch(core).submit("x", Submit(3, request))
+    found = Dispatch(core).submit("x", 3, request)
     assert found == Refused(3, "others use the device", code="queue_full", retry_after_s=1.0)
     assert not core.has_work

@@ -35,8 +35,15 @@ def make_plan(**changes: object) -> StepPlan:
     return StepPlan(**{**columns, **changes})  # type: ignore[arg-type]
 
 
-def make_table(num_slots: int = 4, max_model_len: int = 12, block_size: int = 4, num_groups: int = 1) -> SlotTable:
-    return SlotTable(num_slots, max_model_len, block_size, SamplingTable(num_slots, 50, (2,)), num_groups)
+def make_table(
+    num_slots: int = 4,
+    max_model_len: int = 12,
+    block_size: int = 4,
+    num_groups: int = 1,
+    whole_tasks: frozenset[str] = frozenset(),
+) -> SlotTable:
+    sampling = SamplingTable(num_slots, 50, (2,))
+    return SlotTable(num_slots, max_model_len, block_size, sampling, num_groups, whole_tasks=whole_tasks)
 
 
 def admission(slot: int, token_ids: list[int], block_ids: list[int], **params: object) -> Admission:

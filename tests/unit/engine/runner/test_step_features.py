@@ -20,11 +20,12 @@ from stoker.engine.runner.earlier_ids import earlier_ids
 from stoker.engine.runner.inputs import HostInputs
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.shared_step import SharedSteps
-from stoker.engine.runner.slot_columns import SLOT_COLUMNS, SlotColumn
+from stoker.engine.runner.slot_columns import SECOND_TEXT, SLOT_COLUMNS, SlotColumn
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_features import TOKEN_IDS, Columns, StepFeature, fields_of, flags_of
 from stoker.engine.runner.step_part import Hidden, StepPart
 from stoker.engine.runner.step_shape import StepFlag, StepShape
+from stoker.engine.runner.token_types import token_types
 from stoker.engine.sampling.sampling_table import SamplingTable
 from stoker.engine.step.plan import StepPlan
 from stoker.model.cache_groups import cache_groups
@@ -39,7 +40,7 @@ PLAN = make_plan(
     admissions=[admission(3, [5, 6, 7, 8], [1]), admission(1, [9, 10, 11, 12, 13], [2, 3])],
     slots=ids(3, 1), num_computed=ids(3, 1), num_tokens=ids(1, 4), num_outputs=ids(1, 1),
 )  # fmt: skip
-FLAGS = StepFlag.MIX | StepFlag.ROPE_POSITIONS | StepFlag.GIVEN | StepFlag.EARLIER_IDS
+FLAGS = StepFlag.MIX | StepFlag.ROPE_POSITIONS | StepFlag.GIVEN | StepFlag.EARLIER_IDS | StepFlag.TOKEN_TYPES
 
 # Fields that have their default because they are of another kind of inputs.
 BY_RANK, VISIBLE = "by_rank", "visible"  # of steps that ranks share, and of ranks that keep some tokens of a context
@@ -80,6 +81,7 @@ FEATURES = (
     ),
     StepFeature(StepFlag.GIVEN, has_delta, lambda step, columns: GivenRows(step.positions[:1], torch.ones(1, 8))),
     StepFeature(StepFlag.EARLIER_IDS, has_delta, lambda step, columns: earlier_ids(step, columns[TOKEN_IDS], 2)),
+    StepFeature(StepFlag.TOKEN_TYPES, has_delta, lambda step, columns: token_types(step, columns[SECOND_TEXT])),
 )
 
 

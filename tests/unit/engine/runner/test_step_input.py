@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from stoker.engine.api import PoolingParams, RequestInputs
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
+from stoker.engine.step.plan import Admission
 
 from .plans import admission, block_rows, ids, make_plan, make_table
 
@@ -119,3 +121,48 @@ def test_a_batch_of_decode_rows_needs_no_selection():
     )
     table.apply(plan)
     assert logit_tokens(plan, table).union(2) is None
+
+
+def test_heads_get_the_tokens_that_they_need():
+    """Slots: one that generates, one with a vector of its last token, one with that and one of all tokens, and a chunk
+    of a text that is not at its end."""
+    table = make_table(whole_tasks=frozenset({"token_embed"}))
+    tasks = {1: PoolingParams(("embed",)), 2: PoolingParams(("embed", "token_embed"), first=1)}
+    tasks[3] = PoolingParams(("embed",))
+    begins = [
+        Admission(slot, RequestInputs([1] * 6, task), [[2 * slot, 2 * slot + 1]], 0) for slot, task in tasks.items()
+    ]
+    plan = make_plan(
+        admissions=[admission(0, [1] * 6, [0, 1]), *begins],
+        slots=ids(1, 0, 2, 3),
+        num_computed=ids(4, 5, 0, 0),
+        num_tokens=ids(2, 1, 6, 4),
+        num_outputs=ids(1, 1, 1, 0),
+    )
+    table.apply(plan)
+    wanted = logit_tokens(plan, table)
+    assert wanted.outputs.tolist() == [1, 2, 8]
+    assert wanted.sampled.tolist() == [1]
+    found = {
+        each.task: (each.rows.tolist(), each.tokens.tolist(), each.starts.tolist(), each.first)
+        for each in wanted.pooled
+    }
+    assert found == {
+        "embed": ([0, 2], [1, 8], [0, 1, 2], [0, 1]),
+        "token_embed": ([2], [3, 4, 5, 6, 7, 8], [0, 6], [1]),
+    }
+    union = wanted.union(13)
+    assert union is not None
+    assert union.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_texts_of_one_token_are_pooled_in_a_step_of_single_tokens():
+    table = make_table()
+    begins = [Admission(0, RequestInputs([7], PoolingParams(("embed",))), [[0]], 0), admission(1, [8], [1])]
+    plan = make_plan(
+        admissions=begins, slots=ids(0, 1), num_computed=ids(0, 0), num_tokens=ids(1, 1), num_outputs=ids(1, 1)
+    )
+    table.apply(plan)
+    wanted = logit_tokens(plan, table)
+    assert (wanted.sampled.tolist(), [each.tokens.tolist() for each in wanted.pooled]) == ([1], [[0]])
+    assert wanted.union(2) is None

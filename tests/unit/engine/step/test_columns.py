@@ -42,7 +42,11 @@ def test_a_result_that_is_read_is_the_one_that_was_written():
         errors={2: "NaN"},
         complete=[1],
         forced={0: [5, 6]},
-        vectors={1: Vectors(3, np.arange(6, dtype="<f4").tobytes()), 2: Vectors(1, bytes(4))},
+        vectors={
+            1: {"token_embed": Vectors(3, np.arange(6, dtype="<f4").tobytes()), "sparse": Vectors(1, bytes(8))},
+            2: {"sparse": Vectors(1, bytes(4))},
+            3: {"token_embed": Vectors(2, b"")},
+        },
     )
     found = read_result(through_msgpack(write_result(result)))
     assert found.token_ids.tolist() == [9, 8, 7, 3]
@@ -52,10 +56,10 @@ def test_a_result_that_is_read_is_the_one_that_was_written():
     assert drafted.rows(plan).tolist() == [0, 0, 0, 1]
 
 
-@pytest.mark.parametrize(("width", "elements"), [(0, b""), (-1, bytes(4)), (3, bytes(16)), (1, bytes(5))])
-def test_vectors_have_whole_rows(width: int, elements: bytes):
+@pytest.mark.parametrize(("width", "length"), [(0, 0), (-1, 4), (3, 16), (1, 5), (1, -4)])
+def test_vectors_have_whole_rows(width: int, length: int):
     with pytest.raises(ColumnError):
-        read_vectors(width, elements)
+        read_vectors([("embed", width, int_bytes([0]), int_bytes([length]), bytes(max(0, length)))])
 
 
 def test_positions_without_log_probabilities_are_kept():

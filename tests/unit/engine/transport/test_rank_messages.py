@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.engine.api import CacheScope, RequestInputs, SamplingParams, TokenLogprobs
+from stoker.engine.api import CacheScope, PoolingParams, RequestInputs, SamplingParams, TokenLogprobs
 from stoker.engine.step import Admission, StepPlan, StepResult
 from stoker.engine.step.plan import plan_without_rows
 from stoker.engine.transport.messages import FreeMemory, TakeMemory
@@ -74,11 +74,12 @@ def ids(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
+POOLED = Admission(2, RequestInputs([8, 9], PoolingParams(("embed", "sparse"), 1, 1)), [[4], [5]], 3)
 INPUTS = RequestInputs([5, 6], SamplingParams(prompt_logprobs=3), CacheScope("salt", 2))
 PLAN = StepPlan(
     step=7,
     released_slots=[4],
-    admissions=[Admission(1, INPUTS, [[0, 1], [2, -1]], 2**63 - 1, [7], "labels", "r")],
+    admissions=[Admission(1, INPUTS, [[0, 1], [2, -1]], 2**63 - 1, [7], "r", 3), POOLED],
     block_slots=ids(2, 0),
     block_ids=ids(8, 9, 10, -1).reshape(2, 2),
     slots=ids(0, 1, 2),
@@ -112,7 +113,7 @@ def test_a_plan_arrives_as_it_was_sent(plan: StepPlan):
 def test_other_ranks_see_no_sampling_parameter_but_which_logits_are_computed():
     task = SamplingParams(temperature=0.5, logit_bias={3: 1.0}, prompt_logprobs=3)
     begins = replace(PLAN.admissions[0], inputs=replace(INPUTS, task=task))
-    assert values(received(replace(PLAN, admissions=[begins]))) == values(PLAN)
+    assert values(received(replace(PLAN, admissions=[begins, POOLED]))) == values(PLAN)
 
 
 def test_a_step_of_devices_has_its_shape_and_its_rows():

@@ -21,6 +21,7 @@ from stoker.engine.api import (
     EngineStats,
     FinishReason,
     KeyedSpan,
+    PoolingParams,
     ProcessorCall,
     Reasoning,
     RequestInputs,
@@ -65,7 +66,11 @@ def as_vectors(rows: list[tuple[float, float]]) -> Vectors:
     return Vectors(2, np.array(rows, "<f4").tobytes())
 
 
-vectors = st.lists(st.tuples(*[st.floats(width=32)] * 2), max_size=3).map(as_vectors)
+vectors = st.dictionaries(
+    st.sampled_from(["embed", "token_embed"]),
+    st.lists(st.tuples(*[st.floats(width=32)] * 2), max_size=3).map(as_vectors),
+    min_size=1,
+)
 
 
 verified_drafts = st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()).map(
@@ -123,6 +128,11 @@ def test_a_request_arrives_with_every_parameter():
         source=StoredBlocks((b"\0" * 32, b"\xff" * 16), "10.0.0.4", 5600),
     )
     assert wire.decode(wire.encode(messages.Submit(12, request))) == messages.Submit(12, request)
+    pooled = EngineRequest(
+        request_id="r-2", inputs=RequestInputs([4, 5, 6], PoolingParams(("embed", "sparse"), first=1, second=2))
+    )
+    many = messages.SubmitMany([12, 2**31 - 1], [request, pooled])
+    assert wire.decode(wire.encode(many)) == many
 
 
 def test_a_token_id_past_32_bits_is_not_sent():
@@ -209,6 +219,9 @@ def column(*numbers: int) -> bytes:
     return b"".join(number.to_bytes(4, "little", signed=True) for number in numbers)
 
 
+ONE_RECORD = ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {}]  # and the vectors, which are missing
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
@@ -219,23 +232,23 @@ def column(*numbers: int) -> bytes:
         (["phase", 3], "phase: part 0 is int, expected str"),
         (["heartbeat", True, True, 1.0, False], "heartbeat: part 0 is bool, expected int"),
         (["abort", b"abc"], "abort: handles is not a column of 4-byte numbers"),
-        (["outputs", column(1, 2), column(3), b"", b"", {}], "outputs: 1 plain tokens for 2 handles"),
-        (["outputs", b"abc", b"", b"", b"", {}], "outputs: handles is not a column of 4-byte numbers"),
-        (["outputs", *NO_TOKENS, column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
+        (["outputs", column(1, 2), column(3), b"", b"", {}, []], "outputs: 1 plain tokens for 2 handles"),
+        (["outputs", b"abc", b"", b"", b"", {}, []], "outputs: handles is not a column of 4-byte numbers"),
+        (["outputs", *NO_TOKENS, column(1, 2, 0, -1), b"", {}, []], "outputs: rows are not complete"),
         (
-            ["outputs", *NO_TOKENS, column(1, -1, 0, -1, 0, 0, -1), column(5), {}],
+            ["outputs", *NO_TOKENS, column(1, -1, 0, -1, 0, 0, -1), column(5), {}, []],
             "outputs: a count or a finish code is out of range",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 1, 9, -1, 0, 0, -1), column(5), {}],
+            ["outputs", *NO_TOKENS, column(1, 1, 9, -1, 0, 0, -1), column(5), {}, []],
             "outputs: a count or a finish code is out of range",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, 0, -1), column(5, 6), {}],
+            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, 0, -1), column(5, 6), {}, []],
             "outputs: 2 tokens, the rows name 1",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, 0, -1), column(5), {4: [None, None, None]}],
+            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, 0, -1), column(5), {4: [None, None, None]}, []],
             "an extra belongs to no row",
         ),
         (
@@ -244,7 +257,8 @@ def column(*numbers: int) -> bytes:
                 *NO_TOKENS,
                 column(1, 1, 0, -1, 0, 0, -1),
                 column(5),
-                {0: [[b"", b"", b"", b""], None, None, None, None, None]},
+                {0: [[b"", b"", b"", b""], None, None, None, None]},
+                [],
             ],
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
@@ -278,24 +292,29 @@ def column(*numbers: int) -> bytes:
                 *NO_TOKENS,
                 column(1, 1, 0, -1, 0, 0, -1),
                 column(5),
-                {0: [None, None, None, [[], "", 1.5], None, None]},
+                {0: [None, None, None, [[], "", 1.5], None]},
+                [],
             ],
             "outputs: part 2 is float, expected int",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 4, [3, bytes(8)], None]}],
-            "outputs: vectors of 3 elements have 8 bytes",
+            [*ONE_RECORD, [["embed", 3, column(0), column(8), bytes(8)]]],
+            "outputs: vectors of 3 elements are not complete",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 4, [0, b""], None]}],
-            "outputs: vectors of 0 elements have 0 bytes",
+            [*ONE_RECORD, [["embed", 2, column(0), column(8), bytes(16)]]],
+            "outputs: lengths of vectors do not add up to 16 bytes",
         ),
+        ([*ONE_RECORD, [["embed", 0, b"", b"", b""]]], "outputs: vectors without a task or a width"),
+        ([*ONE_RECORD, [["embed", 2, column(1), column(8), bytes(8)]]], "outputs: vectors belong to no row"),
+        ([*ONE_RECORD, [["embed", 2]]], "outputs: not enough values to unpack"),
+        (["submit_many", column(1, 2), []], "submit_many: 2 handles for 0 requests"),
         (
-            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 5, column(4, 2)]}],
+            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 4, column(4, 2)]}, []],
             "outputs: drafts are not complete",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 5, column(4, 5, 0)]}],
+            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 4, column(4, 5, 0)]}, []],
             "outputs: a draft has a number that is out of range",
         ),
         (["ready", {"model": "m"}], "ready: EngineInfo.max_model_len: Field required"),

@@ -16,6 +16,32 @@ def _longrope(trained: int) -> str:
 
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R542": (
+        [
+            "--pooler-config.max_embed_len 5",
+            "--pooler-config.enable_chunked_processing true",
+            "--pooler-config.returned_token_ids [1]",
+            "--pooler-config.enable_flash_late_interaction true",
+        ],
+        ["", "--pooler-config.pooling_type MEAN"],
+    ),
+    "R543": (
+        [
+            f"--pooler-config.{name} true"
+            for name in ("normalize", "softmax", "activation", "logit_bias", "logit_scale")
+        ],
+        ["", "--pooler-config.use_activation true"],
+    ),
+    "R544": (
+        [
+            "--pooler-config.pooling_type MEAN --pooler-config.seq_pooling_type CLS",
+            "--pooler-config.pooling_type LAST --pooler-config.seq_pooling_type MEAN",
+        ],
+        [
+            "--pooler-config.pooling_type MEAN --pooler-config.seq_pooling_type MEAN",
+            "--pooler-config.pooling_type MEAN",
+        ],
+    ),
     "R394": (
         ["--enable-sleep-mode --disable-frontend-multiprocessing", "--enable-sleep-mode --api-server-count 2"],
         ["--enable-sleep-mode", "--enable-sleep-mode -dp 2"],

@@ -6,6 +6,15 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 from __future__ import annotations
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R109": (
+        ["--model ENCODER --max-num-batched-tokens 256"],
+        [
+            "--model ENCODER",
+            "--model ENCODER --max-num-batched-tokens 512",
+            "--model ENCODER --max-num-batched-tokens 256 --max-model-len 256",
+            "--max-num-batched-tokens 256",
+        ],
+    ),
     "R104": (
         ["--no-enable-chunked-prefill --max-num-batched-tokens 511"],
         ["--no-enable-chunked-prefill --max-num-batched-tokens 512", "--max-num-batched-tokens 100"],

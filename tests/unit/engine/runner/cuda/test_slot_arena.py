@@ -132,6 +132,6 @@ def test_tokens_that_the_host_sampled_are_in_the_table_for_the_next_step(tables:
 
 def test_its_size_is_known_before_it_is_there(tables: Tables):
     arena = tables.arena
-    numbers = arena.token_ids.numel() + arena.block_ids[0].numel() + 11 * SLOTS
+    numbers = arena.token_ids.numel() + arena.block_ids[0].numel() + 12 * SLOTS
     tables_bytes = arena.sampling.bias.nbytes + arena.sampling.counts.nbytes
     assert arena_bytes(SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB) == 4 * numbers + tables_bytes

@@ -1,4 +1,4 @@
-"""Rows of a step with another head than the one that samples, and a mix that adds to the output layer."""
+"""A mix that adds to the output layer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.unit.engine.runner.plans import admission, ids, make_plan
 
-from stoker.engine.api import Vectors
 from stoker.engine.layers.linear import Linear
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.divided_step import DividedSteps
@@ -22,10 +20,10 @@ from stoker.engine.runner.materials import Materials
 from stoker.engine.runner.runner import Parts, Runner
 from stoker.engine.runner.step_features import Columns, StepFeature
 from stoker.engine.runner.step_shape import StepFlag
+from stoker.engine.step.plan import StepPlan
 
 from .conftest import Saved
 from .engine import MACHINE, WITH_GPU, resolved
-from .test_ends import Labels, OneTensor
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14], [15, 16, 17, 18]]  # by slot, in block `slot` of 8 tokens
 ROWS = ids(0, 1, 2, 3)
@@ -55,48 +53,12 @@ def load(
     return load_runner(settings, with_features, load)
 
 
-def prompts(num_outputs: np.ndarray, heads: dict[int, str]) -> Any:
-    begun = [
-        replace(admission(slot, tokens, [slot], temperature=0), head=heads.get(slot))
-        for slot, tokens in enumerate(PROMPTS)
-    ]
+def prompts() -> StepPlan:
+    begun = [admission(slot, tokens, [slot], temperature=0) for slot, tokens in enumerate(PROMPTS)]
     lengths = ids(*map(len, PROMPTS))
     return make_plan(
-        admissions=begun, slots=ROWS, num_computed=0 * lengths, num_tokens=lengths, num_outputs=num_outputs
+        admissions=begun, slots=ROWS, num_computed=0 * lengths, num_tokens=lengths, num_outputs=ids(1, 1, 1, 1)
     )
-
-
-def rows_of(vectors: Vectors) -> torch.Tensor:
-    return torch.frombuffer(bytearray(vectors.elements), dtype=torch.float32).view(-1, vectors.width)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_step_has_rows_of_two_heads(device: str, saved: Callable[[str], Saved], tmp_path: Path):
-    """Row 1 has a vector of its last token, row 3 one of each token; the others sample as they do without these."""
-    theirs, folder = saved("llama")
-    expected = load(folder, tmp_path, device).execute(prompts(ids(1, 1, 1, 1), {}))
-    runner = load(folder, tmp_path, device)
-    model: Any = runner.loaded.whole
-    head = Labels(model.norm, model.model_spec.hidden_size, runner.loaded.kernels)
-    weight = torch.randn(2, model.model_spec.hidden_size, generator=torch.Generator().manual_seed(0))
-    head.score.load(OneTensor(weight))
-    model.heads["labels"] = head
-    found = runner.execute(prompts(ids(1, 1, 1, 4), {1: "labels", 3: "labels"}))
-    assert found.token_ids[[0, 2]].tolist() == expected.token_ids[[0, 2]].tolist()
-    assert found.num_valid is not None
-    assert found.num_valid.tolist() == [1] * len(found.token_ids) == [1] * 4
-    assert sorted(found.vectors) == [1, 3]
-    with torch.inference_mode():
-        for row, count in ((1, 1), (3, 4)):
-            states = theirs.model(torch.tensor([PROMPTS[row]]), use_cache=False).last_hidden_state[0, -count:]
-            torch.testing.assert_close(rows_of(found.vectors[row]), states @ weight.T, atol=1e-4, rtol=1e-4)
-    # Slots 1 and 3 are released: the next step is one of the sampling head only.
-    later = make_plan(
-        step=1, released_slots=[1, 3], slots=ids(0, 2), num_computed=ids(3, 2), num_tokens=ids(1, 1),
-        num_outputs=ids(1, 1),
-    )  # fmt: skip
-    assert runner.execute(later).vectors == {}
-    assert runner.slots.heads == {}
 
 
 @dataclass
@@ -139,7 +101,7 @@ def test_the_output_layer_gets_the_mix_of_its_tokens(steps: str, saved: Callable
     projection.append(mixed.loaded.whole.logits.projection)  # type: ignore[attr-defined]
     if steps == "divided":
         mixed.parts.body._division = DividedSteps(2, 1, 1)  # type: ignore[attr-defined]
-    first = prompts(ids(1, 1, 1, 1), {})
+    first = prompts()
     then = make_plan(
         step=1, slots=ROWS, num_computed=first.num_tokens, num_tokens=ids(1, 1, 1, 1), num_outputs=ids(1, 1, 1, 1)
     )

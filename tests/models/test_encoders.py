@@ -1,0 +1,240 @@
+"""Models whose tokens see all others of a text give what transformers gives, alone and in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModel
+
+from stoker.engine.kernels import KernelSet, select_kernels
+
+from .checkpoints import VOCAB, save
+from .pooling_checkpoints import TEXTS, assert_alone_and_together, build, build_decoder, pooled, stepped
+
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ROBERTA = SMALL | {"pad_token_id": 1, "max_position_embeddings": 66, "type_vocab_size": 1}
+DISTILBERT = {
+    "vocab_size": VOCAB,
+    "dim": 64,
+    "hidden_dim": 96,
+    "n_layers": 3,
+    "n_heads": 4,
+    "pad_token_id": 0,
+    "max_position_embeddings": 64,
+}
+ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Bert": ("bert", SMALL),
+    "Roberta": ("roberta", ROBERTA),
+    "XLMRoberta": ("xlm-roberta", ROBERTA),
+    "DistilBert": ("distilbert", DISTILBERT),
+    "ModernBert": ("modernbert", SMALL | {"local_attention": 6, "num_hidden_layers": 5, "max_position_embeddings": 64}),
+    "NomicBert": ("nomic_bert", SMALL),
+    "Gte": ("gte", SMALL | {"type_vocab_size": 1}),
+    "JinaEmbeddingsV3": ("jina_embeddings_v3", SMALL | {"type_vocab_size": 1}),
+    "EuroBert": ("eurobert", SMALL | {"num_key_value_heads": 2}),
+}
+HAVE_VOCABULARY = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "ModernBert", "EuroBert")
+
+
+def built(stem: str, end: str, **changes: Any) -> Any:
+    model_type, settings = ENCODERS[stem]
+    return build(f"{stem}{end}", model_type, **settings | changes)
+
+
+def ids(text: list[int]) -> torch.Tensor:
+    return torch.tensor([text])
+
+
+@pytest.mark.parametrize("stem", ENCODERS)
+def test_hidden_states_of_encoders_equal_transformers(stem: str, tmp_path: Path):
+    theirs = built(stem, "Model")
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path)
+    assert not model.spec.is_causal
+    assert not model.spec.keeps.tensors
+    with torch.inference_mode():
+        states = [theirs(ids(text)).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states)
+    head = model.spec.pooling.head("embed")
+    expected = [each[:1] if head.modes == ("cls",) else each.mean(0, keepdim=True) for each in states]
+    assert_alone_and_together(model, "embed", expected)
+
+
+@pytest.mark.parametrize("stem", ENCODERS)
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_scores_of_texts_equal_transformers(stem: str, num_labels: int, tmp_path: Path):
+    theirs = built(stem, "ForSequenceClassification", num_labels=num_labels)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path)
+    with torch.inference_mode():
+        expected = [theirs(ids(text)).logits for text in TEXTS]
+    assert_alone_and_together(model, "classify", expected)
+
+
+@pytest.mark.parametrize(("stem", "changes"), [
+    ("ModernBert", {"classifier_pooling": "mean", "classifier_bias": True, "classifier_activation": "relu"}),
+    ("EuroBert", {"classifier_pooling": "bos"}),
+    ("EuroBert", {"classifier_pooling": "mean"}),
+])  # fmt: skip
+def test_config_json_says_what_a_classifier_pools(stem: str, changes: dict[str, Any], tmp_path: Path):
+    theirs = built(stem, "ForSequenceClassification", num_labels=3, **changes)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path)
+    with torch.inference_mode():
+        expected = [theirs(ids(text)).logits for text in TEXTS]
+    assert_alone_and_together(model, "classify", expected)
+
+
+@pytest.mark.parametrize("stem", ENCODERS)
+def test_scores_of_tokens_equal_transformers(stem: str, tmp_path: Path):
+    theirs = built(stem, "ForTokenClassification", num_labels=5)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path)
+    with torch.inference_mode():
+        expected = [theirs(ids(text)).logits[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_classify", expected)
+
+
+@pytest.mark.parametrize("stem", HAVE_VOCABULARY)
+def test_weights_of_the_vocabulary_are_splades(stem: str, tmp_path: Path):
+    """Formal et al., arXiv:2109.10086: the largest log(1 + relu(logit)) of all tokens."""
+    theirs = built(stem, "ForMaskedLM")
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path)
+    with torch.inference_mode():
+        expected = [theirs(ids(text)).logits.relu().log1p().amax(1) for text in TEXTS]
+    assert_alone_and_together(model, "sparse", expected)
+
+
+def test_tokens_of_a_second_text_have_another_type(tmp_path: Path):
+    theirs = built("Bert", "ForSequenceClassification", num_labels=1)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path)
+    assert model.spec.pooling.token_types == 2
+    types = [[0] * 3 + [1] * (len(text) - 3) for text in TEXTS]
+    types = [each[: len(text)] for each, text in zip(types, TEXTS, strict=True)]
+    with torch.inference_mode():
+        expected = [theirs(ids(text), token_type_ids=ids(own)).logits for text, own in zip(TEXTS, types, strict=True)]
+    flat = torch.tensor([kind for own in types for kind in own])
+    for found, wanted in zip(pooled(model, "classify", TEXTS, token_types=flat), expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    plain = pooled(model, "classify", TEXTS)
+    assert not torch.allclose(plain[0], expected[0], atol=1e-3)
+
+
+@pytest.mark.parametrize(("architecture", "family"), [
+    ("LlamaModel", "llama"), ("Qwen3Model", "qwen3"), ("Qwen2Model", "qwen2 tied"), ("MistralModel", "mistral"),
+])  # fmt: skip
+def test_decoders_see_later_tokens_where_config_json_says_so(architecture: str, family: str, tmp_path: Path):
+    theirs = build_decoder(architecture, family, is_causal=False)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path)
+    assert not model.spec.is_causal
+    with torch.inference_mode():
+        states = [theirs(ids(text), use_cache=False).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states, 1e-4)
+    assert_alone_and_together(model, "embed", [each.mean(0, keepdim=True) for each in states], 1e-4)
+
+
+def test_embedding_gemma_sees_half_a_window_on_each_side(tmp_path: Path):
+    theirs = build_decoder("Gemma3TextModel", "gemma3", use_bidirectional_attention=True)
+    folder = save(theirs, tmp_path / "model")
+    theirs = AutoModel.from_pretrained(folder)
+    model = stepped(folder, tmp_path)
+    assert [layer.mixer.window for layer in model.spec.layers] == [3, None]
+    with torch.inference_mode():
+        states = [theirs(ids(text), use_cache=False).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states, 1e-4)
+
+
+ORIGINAL_NAMES = {  # of the code in the repositories, whose projections are fused
+    "NomicBert": (
+        {"embeddings.LayerNorm": "emb_ln", "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+        | {"self_attn.o_proj": "attn.out_proj", "mlp.down_proj": "mlp.fc2", "layers.": "encoder.layers."}
+        | {"mlp.up_proj": "mlp.fc11", "mlp.gate_proj": "mlp.fc12"},
+        {"attn.Wqkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")},
+    ),
+    "Gte": (
+        {"post_attention_layernorm": "attn_ln", "post_mlp_layernorm": "mlp_ln", "layers.": "encoder.layer."}
+        | {"self_attn.o_proj": "attention.o_proj", "mlp.down_proj": "mlp.down_proj"},
+        {
+            "attention.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "mlp.up_gate_proj": ("mlp.up_proj", "mlp.gate_proj"),
+        },
+    ),
+    "JinaEmbeddingsV3": (
+        {"embeddings.LayerNorm": "emb_ln", "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+        | {"self_attn.o_proj": "mixer.out_proj", "layers.": "encoder.layers."},
+        {"mixer.Wqkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")},
+    ),
+}
+
+
+@pytest.mark.parametrize("stem", ORIGINAL_NAMES)
+def test_the_names_of_the_repositories_own_code_are_known(stem: str, tmp_path: Path):
+    theirs = built(stem, "Model")
+    folder = save(theirs, tmp_path / "model")
+    names, fused = ORIGINAL_NAMES[stem]
+    tensors = dict(theirs.state_dict())
+    for whole, parts in fused.items():
+        for first in [name for name in tensors if f".{parts[0]}." in name]:
+            rows = [tensors.pop(first.replace(parts[0], part)) for part in parts]
+            tensors[first.replace(parts[0], whole)] = torch.cat(rows)
+    for new, old in names.items():
+        tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors")
+    model = stepped(folder, tmp_path)
+    with torch.inference_mode():
+        states = [theirs(ids(text)).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states)
+
+
+KINDS = ("Bert", "ModernBert", "Gte", "EuroBert")  # of attention: without a rotation, with windows, and with both heads
+
+
+def triton_kernels(_: KernelSet) -> KernelSet:
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("compiled kernels take no tensors of the CPU")
+    from stoker.engine.kernels.gpu.kernels import gpu_kernels
+
+    return gpu_kernels(torch.device("cpu"), max_rows=32)
+
+
+@pytest.mark.parametrize("make", [lambda _: KernelSet(), triton_kernels], ids=["torch", "triton"])
+@pytest.mark.parametrize("stem", KINDS)
+def test_other_kernels_give_the_same_states(stem: str, make: Callable[[KernelSet], KernelSet], tmp_path: Path):
+    theirs = built(stem, "Model")
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path, with_kernels=make)
+    with torch.inference_mode():
+        states = [theirs(ids(text)).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states)
+
+
+def test_heads_with_norms_are_prepared_alike_by_triton(tmp_path: Path):
+    theirs = build_decoder("Qwen3Model", "qwen3", is_causal=False)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path, with_kernels=triton_kernels)
+    with torch.inference_mode():
+        states = [theirs(ids(text), use_cache=False).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states, 1e-4)
+
+
+@pytest.mark.parametrize("stem", KINDS)
+def test_a_text_has_the_same_bits_alone_and_in_a_batch_of_invariant_kernels(stem: str, tmp_path: Path):
+    def invariant(kernels: KernelSet) -> KernelSet:
+        return select_kernels(torch.device("cpu"), torch.float32, (16,), batch_invariant=True)
+
+    theirs = built(stem, "ForSequenceClassification", num_labels=3)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path, with_kernels=invariant)
+    together = pooled(model, "classify", TEXTS)
+    for text, found in zip(TEXTS, together, strict=True):
+        (alone,) = pooled(model, "classify", [text])
+        assert torch.equal(alone, found)
