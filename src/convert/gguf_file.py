@@ -28,7 +28,7 @@ from ..model.gguf_header import architecture_of, header_of
 from ..vocabulary.files import TokenizerError
 from ..vocabulary.gguf_keys import tokenizer_keys
 from .gguf_blocks import encode
-from .target import written_whole
+from .target import check_generates, written_whole
 
 FILE_TYPES = {  # what --to names -> the type of most matrices, and llama.cpp's number of the mixture
     "f16": ("F16", LlamaFileType.MOSTLY_F16),
@@ -91,6 +91,7 @@ def plan_gguf(files: ModelFiles, file_type: str, pre_tokenizer: str | None = Non
     if files.weight_format == "gguf" or spec.quantization is not None:
         was = "a GGUF file" if spec.quantization is None else f"already quantised ({spec.quantization.name})"
         raise ModelFilesError(f"{folder}: {was}; start from the original checkpoint", code="M304")
+    check_generates(files)
     try:
         architecture = architecture_of(spec)[1]
         values, factors = header_of(spec)

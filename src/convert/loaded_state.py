@@ -34,7 +34,7 @@ from ..engine.runner.sharded_state import ALIGNMENT, LAYOUT_JSON, RankLayout, sh
 from ..model.record import Record
 from ..version import __version__
 from .safetensors_file import bytes_of_tensor, dtype_name, to_disk, write
-from .target import written_whole
+from .target import check_generates, written_whole
 
 _CHUNK_BYTES = 16 << 20  # between two steps of the progress
 _NOT_COPIED = (STATE_JSON, *INDEXES.values(), LAYOUT_JSON.format(rank="*"))
@@ -80,6 +80,7 @@ def pack(resolved: Resolved, phases: PhaseClock) -> Packed:
         )
     if resolved.load.load_format == "dummy":
         raise ModelFilesError("`load.load_format: dummy` has no weights that could be written", code="M304")
+    check_generates(resolved.model_files)
     kernels, model = load_weights_on_cpu(resolved, phases)
     phases.stop()
     return Packed(resolved, shape_of(resolved, kernels), *state_of(model))

@@ -18,7 +18,7 @@ from ..engine.runner.weights import Checkpoint
 from .encoders import GROUPS, Encoder, Method, encoder
 from .safetensors_file import Layout, bytes_in_file, bytes_of_tensor, dtype_name, num_bytes, to_disk, write
 from .select import matrices
-from .target import new_checkpoint
+from .target import check_generates, new_checkpoint
 
 WEIGHTS = "model.safetensors"
 _OUTPUT = "lm_head"
@@ -78,6 +78,7 @@ def plan_conversion(files: ModelFiles, method: Method) -> Conversion:
             "models that the engine runs itself",
             code="M304",
         )
+    check_generates(files)
     stored = read_tensors(folder, files.weight_files)
     names = matrices(folder, stored, files.spec, GROUPS[-1] if method == "int4" else 1)
     if not names:

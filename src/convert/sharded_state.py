@@ -21,7 +21,7 @@ from ..config.checkpoint.stored import FLOAT_DTYPES, StoredTensor
 from ..config.resolve.described_model import ModelFiles
 from ..engine.runner.weights import Checkpoint, in_files
 from .safetensors_file import bytes_in_file, bytes_of_tensor, write
-from .target import new_checkpoint
+from .target import check_generates, new_checkpoint
 
 _READ = ("safetensors", "pt", "npcache", "sharded_state")
 
@@ -57,6 +57,7 @@ def plan_sharding(files: ModelFiles, max_part_bytes: int) -> Sharding:
             f"{folder}: weights as kernels hold them ({files.state.shown}); start from the original checkpoint",
             code="M304",
         )
+    check_generates(files)
     every = read_tensors(folder, files.weight_files)
     is_native = files.implementation == "native"
     used = _read_by(tensors_of(folder, every, files.spec), every) if is_native else every

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..config import ModelFiles, ModelFilesError
 from ..config.checkpoint.model_files import is_like
 from ..config.checkpoint.settings import SHARD_PATTERN
 from ..config.fetch import MODEL_FILES
@@ -25,6 +26,16 @@ def target_problem(target: Path, *, may_replace: bool) -> str:
     if not target.is_dir() or not os.path.lexists(target / SHARD_PATTERN.format(rank=0, part=0)):
         return f"{target}: exists, and is not a sharded state; name a folder that does not exist, or an empty one"
     return "" if may_replace else f"{target}: exists; --force replaces the sharded state in it"
+
+
+def check_generates(files: ModelFiles) -> None:
+    """Raises ModelFilesError for a model that generates no text: files of its heads are not written."""
+    if not files.spec.generates:
+        raise ModelFilesError(
+            f"{files.model_path}: {files.spec.architecture} makes vectors or scores here; only models that generate "
+            "text are written in another format",
+            code="M304",
+        )
 
 
 def check_space(target: Path, num_bytes: int) -> None:

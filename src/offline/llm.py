@@ -48,6 +48,7 @@ from .batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
 from .pooling import (
     ClassificationOutput,
+    Compute,
     EmbeddingOutput,
     PooledOutput,
     Pooler,
@@ -362,9 +363,7 @@ class LLM:
             raise InvalidRequest("this model only generates tokens", param="pooling_task")
         return Pooler(spec.pooling, self._tokenizer, self._resolved.model.max_model_len)
 
-    def _pools(
-        self, use_tqdm: bool, lora_request: LoRARequest | Sequence[LoRARequest | None] | None
-    ) -> Callable[[Sequence[PoolPrompt], str], list[tuple[str, EngineOutput]]]:
+    def _pools(self, use_tqdm: bool, lora_request: LoRARequest | Sequence[LoRARequest | None] | None) -> Compute:
         def compute(prompts: Sequence[PoolPrompt], task: str) -> list[tuple[str, EngineOutput]]:
             requests: list[tuple[EngineRequest, PooledOutput]] = []
             for prompt, adapter in zip(prompts, one_each(lora_request, len(prompts)), strict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -103,16 +103,9 @@ class PooledOutput:
         return True
 
 
-class Compute(Protocol):
-    """Has the engine pool prompts. Returns an id and the output of each."""
-
-    def __call__(self, prompts: Sequence[PoolPrompt], task: str) -> list[tuple[str, EngineOutput]]: ...
-
-
-class AsMessages(Protocol):
-    """The prompt of a query and a document by the model's chat template."""
-
-    def __call__(self, query: str, document: str) -> list[int]: ...
+# Has the engine pool prompts with one task. Returns an id and the output of each.
+Compute = Callable[[Sequence[PoolPrompt], str], list[tuple[str, EngineOutput]]]
+AsMessages = Callable[[str, str], list[int]]  # the prompt of a query and a document by the model's chat template
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +146,19 @@ class Pooler:
             raise InvalidRequest(problem, param="dimensions")
         if size is None and task == "embed":
             size = self.pooling.default_dimensions
-        found = []
-        for prompt, (request_id, output) in zip(prompts, compute(prompts, task), strict=True):
-            assert output.vectors is not None, "an output without an error has vectors"
-            rows = results_of(self.pooling, head, array_of(output.vectors[task]), size, activates=activates)
-            data = rows[0] if head.modes else self._of_steps(rows, prompt, head)
-            made = PoolingOutput(data)
-            found.append(PoolingRequestOutput(request_id, made, prompt.token_ids, output.num_cached_tokens))
-        return found
+        outputs = compute(prompts, task)
+        arrays = [array_of(output.vectors[task]) for _, output in outputs if output.vectors is not None]
+        if head.modes and arrays:  # one row each, which are finished together
+            arrays = list(results_of(self.pooling, head, np.concatenate(arrays), size, activates=activates))
+        else:
+            arrays = [
+                self._of_steps(results_of(self.pooling, head, rows, size, activates=activates), prompt, head)
+                for rows, prompt in zip(arrays, prompts, strict=True)
+            ]
+        return [
+            PoolingRequestOutput(request_id, PoolingOutput(data), prompt.token_ids, output.num_cached_tokens)
+            for prompt, (request_id, output), data in zip(prompts, outputs, arrays, strict=True)
+        ]
 
     def _of_steps(self, rows: Floats, prompt: PoolPrompt, head: PoolHead) -> Floats:
         """The rows of a process reward model's step tokens; of another model, all of them."""
@@ -168,7 +166,8 @@ class Pooler:
         if step is None or head.task != "token_classify":
             return rows
         ids = np.array(prompt.token_ids)[head.skips_first : head.skips_first + len(rows)]
-        return rows[ids == step]
+        kept: Floats = rows[ids == step]
+        return kept
 
     def limits(self, params: PoolingParams) -> PoolLimits:
         wanted = params.truncate_prompt_tokens
@@ -256,7 +255,8 @@ class Pooler:
         """The vectors of a document without those of tokens that are not compared."""
         head, data = self.head("token_embed"), document.outputs.data
         ids = np.array(document.prompt_token_ids)[head.skips_first : head.skips_first + len(data)]
-        return data[~np.isin(ids, self.pooling.skipped_tokens)]
+        kept: Floats = data[~np.isin(ids, self.pooling.skipped_tokens)]
+        return kept
 
 
 def task_of(prompt: PoolPrompt, task: str) -> Task:

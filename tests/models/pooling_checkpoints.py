@@ -51,8 +51,9 @@ def pooled(
     return list(found.split(counts)) if not pooler.head.modes else list(found.unsqueeze(1).unbind(0))
 
 
-def stepped(folder: Path, place: Path, num_rows: int = len(TEXTS), **sections: dict[str, Any]) -> SteppedModel:
-    return SteppedModel(folder, place, num_rows=num_rows, **sections)
+def stepped(folder: Path, place: Path, num_rows: int = len(TEXTS), **sections: Any) -> SteppedModel:
+    """A model whose step has room for the longest text. sections: also `with_kernels`."""
+    return SteppedModel(folder, place, num_rows=num_rows, **{"scheduler": {"max_num_batched_tokens": 64}, **sections})
 
 
 def assert_alone_and_together(

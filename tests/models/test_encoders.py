@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import AutoModel
+
+from stoker.engine.kernels import KernelSet, select_kernels
 
 from .checkpoints import VOCAB, save
 from .pooling_checkpoints import TEXTS, assert_alone_and_together, build, build_decoder, pooled, stepped
@@ -192,3 +195,46 @@ def test_the_names_of_the_repositories_own_code_are_known(stem: str, tmp_path: P
     with torch.inference_mode():
         states = [theirs(ids(text)).last_hidden_state[0] for text in TEXTS]
     assert_alone_and_together(model, "token_embed", states)
+
+
+KINDS = ("Bert", "ModernBert", "Gte", "EuroBert")  # of attention: without a rotation, with windows, and with both heads
+
+
+def triton_kernels(_: KernelSet) -> KernelSet:
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("compiled kernels take no tensors of the CPU")
+    from stoker.engine.kernels.gpu.kernels import gpu_kernels
+
+    return gpu_kernels(torch.device("cpu"), max_rows=32)
+
+
+@pytest.mark.parametrize("make", [lambda _: KernelSet(), triton_kernels], ids=["torch", "triton"])
+@pytest.mark.parametrize("stem", KINDS)
+def test_other_kernels_give_the_same_states(stem: str, make: Callable[[KernelSet], KernelSet], tmp_path: Path):
+    theirs = built(stem, "Model")
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path, with_kernels=make)
+    with torch.inference_mode():
+        states = [theirs(ids(text)).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states)
+
+
+def test_heads_with_norms_are_prepared_alike_by_triton(tmp_path: Path):
+    theirs = build_decoder("Qwen3Model", "qwen3", is_causal=False)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path, with_kernels=triton_kernels)
+    with torch.inference_mode():
+        states = [theirs(ids(text), use_cache=False).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", states, 1e-4)
+
+
+@pytest.mark.parametrize("stem", KINDS)
+def test_a_text_has_the_same_bits_alone_and_in_a_batch_of_invariant_kernels(stem: str, tmp_path: Path):
+    def invariant(kernels: KernelSet) -> KernelSet:
+        return select_kernels(torch.device("cpu"), torch.float32, (16,), batch_invariant=True)
+
+    theirs = built(stem, "ForSequenceClassification", num_labels=3)
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path, with_kernels=invariant)
+    together = pooled(model, "classify", TEXTS)
+    for text, found in zip(TEXTS, together, strict=True):
+        (alone,) = pooled(model, "classify", [text])
+        assert torch.equal(alone, found)

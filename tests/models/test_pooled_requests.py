@@ -190,7 +190,7 @@ def test_a_model_is_left_one_kind_of_results(tmp_path: Path):
 
 
 @pytest.mark.effect("model.pooler_config")
-def test_a_decoder_pools_as_it_is_told(tmp_path: Path):
+def test_a_decoder_pools_as_the_option_says(tmp_path: Path):
     """The mean of a text needs all of its tokens in one step, and nothing of the prefix cache."""
     theirs, folder = qwen3(tmp_path)
     mean = {"pooler_config": {"pooling_type": "MEAN"}}

@@ -50,7 +50,7 @@ def test_the_original_files_of_qwen3_reranker_score_with_yes_and_no(family: str,
 
 def test_a_reranker_without_its_tokenizer_is_refused(tmp_path: Path):
     folder = save(build_decoder("Qwen3ForCausalLM", "qwen3"), tmp_path / "Qwen3-Reranker-0.6B")
-    with pytest.raises(ModelFilesError, match="lists no token 'yes', whose logit is a part of the score"):
+    with pytest.raises(ModelFilesError, match="lists no token 'yes', which the scores of this model need"):
         stepped(folder, tmp_path)
 
 

@@ -12,7 +12,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
+from stoker.config.errors import ModelFilesError
+from stoker.convert.quantised import plan_conversion
+from stoker.convert.sharded_state import plan_sharding
+
 from .checkpoints import save
+from .engine import resolved
 from .pooling_checkpoints import TEXTS, assert_alone_and_together, build_decoder, pooled, stepped
 from .test_encoders import built, ids
 
@@ -145,3 +150,12 @@ def test_a_body_with_the_class_of_another_head_embeds(tmp_path: Path):
     with torch.inference_mode():
         states = [theirs.roberta(ids(text)).last_hidden_state[0] for text in TEXTS]
     assert_alone_and_together(model, "embed", [each.mean(0, keepdim=True) for each in states])
+
+
+def test_other_formats_are_written_of_models_that_generate_text(tmp_path: Path):
+    folder, steps = save(built("Bert", "Model"), tmp_path / "model"), {"max_num_batched_tokens": 64}
+    files = resolved(folder, tmp_path, scheduler=steps).model_files
+    with pytest.raises(ModelFilesError, match="BertModel makes vectors or scores here"):
+        plan_conversion(files, "int8")
+    with pytest.raises(ModelFilesError, match="BertModel makes vectors or scores here"):
+        plan_sharding(files, 1 << 30)

@@ -150,6 +150,8 @@ class Invariants:
             self._check_windows(request)
             untold = request.num_untold
             most = int(sequences.columns.target[slot]) - untold
+            if request.is_pooled:
+                most = request.num_prompt_tokens  # no token follows
             # Drafts that were rejected are taken back when their step is finished.
             assert most - self._drafts_in_flight(request) <= len(state.token_ids) <= most, f"slot {slot}: other tokens"
             known, read = int(sequences.columns.known[slot]), len(request.token_ids)
@@ -236,7 +238,9 @@ class Invariants:
         for request, row in rows.items():
             assert request.slot == plan.slots[row]
             start, end = int(plan.num_computed[row]), int(plan.num_computed[row] + plan.num_tokens[row])
-            assert self._settings.enable_chunked_prefill or plan.num_outputs[row], "a prompt was cut"
+            is_whole = request.needs_whole or not self._settings.enable_chunked_prefill
+            assert not is_whole or plan.num_outputs[row], "a prompt was cut"
+            assert not (request.needs_whole and start), "only a part of a prompt was computed"
             assert end < request.stop.max_length, "a row for a sequence that only waits for its last token"
             written = [block_id for table in request.block_ids for block_id in table[start // size : -(-end // size)]]
             for block_id in written:
@@ -261,9 +265,8 @@ class Invariants:
             assert start == before or self._settings.enable_prefix_caching, "tokens are skipped"
             if not request.num_preemptions:
                 self._num_hits += start - before
-                wants_all = (
-                    request.inputs.sampling.prompt_logprobs is not None or not self._settings.enable_prefix_caching
-                )
+                wants_all = request.inputs.sampling.prompt_logprobs is not None or request.needs_whole
+                wants_all |= not self._settings.enable_prefix_caching
                 self._num_queried += 0 if wants_all or request.slot not in admitted else request.num_prompt_tokens
             if num_drafts := len(drafts.get(request.slot, [])):
                 self._drafted[request] = num_drafts
@@ -279,7 +282,7 @@ class Invariants:
         answers = self._answering & rows.keys()
         if answers:
             # the last token of a prompt may be computed as any single token is
-            pieces = [row for request, row in rows.items() if request not in answers]
+            pieces = [row for request, row in rows.items() if request not in answers and not request.needs_whole]
             drafts = dict(plan.drafts)
             pieces = [row for row in pieces if plan.slots[row] not in drafts]
             pieces = [row for row in pieces if plan.num_tokens[row] > 1 or not plan.num_outputs[row]]
@@ -295,7 +298,8 @@ class Invariants:
             return
         drafted = {slot for slot, _ in plan.drafts}
         prefills = [row for request, row in rows.items() if request in self._partial and request.slot not in drafted]
-        of_answers = int(plan.num_tokens.sum() - plan.num_tokens[prefills].sum())  # one each, or forced ones
+        whole = [row for request, row in rows.items() if request.needs_whole]  # they take what is left
+        of_answers = int(plan.num_tokens.sum() - plan.num_tokens[prefills + whole].sum())  # one each, or forced ones
         budget = self._settings.max_num_batched_tokens - of_answers
         assert all(plan.num_tokens[row] <= max(budget // 2, 1) for row in prefills), "a prompt takes it all"
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from stoker.engine.api import SamplingParams
+from stoker.engine.api import PoolingParams, SamplingParams
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.runner.slot_table import SlotTable
-from stoker.engine.runner.step_input import build_step_input, logit_tokens
+from stoker.engine.runner.step_input import PooledTexts, build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
 from stoker.engine.step import StepPlan, StepResult
 from stoker.engine.step.plan import NO_ADAPTER, Int32
 
 from .stores import Stores
-from .truth import CURSE, VOCAB, fingerprint, fingerprints, forced_tokens, is_cursed, logprobs_of, sampled_token
+from .truth import (
+    CURSE,
+    CURSED_ID,
+    VOCAB,
+    WHOLE_TASKS,
+    fingerprint,
+    fingerprints,
+    forced_tokens,
+    is_cursed,
+    logprobs_of,
+    sampled_token,
+    vectors_of,
+)
 
 CPU = torch.device("cpu")
 
@@ -30,6 +43,7 @@ class Slot:
     sampling: SamplingParams
     seed: int
     adapter: tuple[int, str] | None  # its slot and its name
+    pooling: PoolingParams | None
 
     def expect(self, token_ids: list[int]) -> None:
         """Drafts: their cells are written, and overwritten later."""
@@ -55,7 +69,12 @@ class FakeRunner:
         self._nonsense = 0
         sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
         self._table = SlotTable(
-            settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling, settings.num_groups
+            settings.max_num_seqs,
+            settings.max_model_len,
+            settings.block_size,
+            sampling,
+            settings.num_groups,
+            whole_tasks=frozenset(task for task, is_whole in WHOLE_TASKS.items() if is_whole),
         )
         # What a group's layers keep of a token differs from what another group's keep.
         self.group_marks = [group * 0x9E3779B97F4A7C1 for group in range(settings.num_groups)]
@@ -95,6 +114,14 @@ class FakeRunner:
                 ]
             if not is_sampled:
                 continue
+            if state.pooling is not None:
+                token_ids.append(0)
+                if state.token_ids[-1] == CURSED_ID:
+                    result.errors[row] = CURSE
+                whole = any(WHOLE_TASKS[task] for task in state.pooling.tasks)
+                assert not (whole and start), "only a part of the tokens has hidden states"
+                result.vectors[row] = vectors_of(state.pooling, state.marks[:end].tolist())
+                continue
             num_valid[row] = 0
             for expected in (*drafted, None):
                 mark = int(state.marks[len(state.token_ids) - 1])
@@ -115,7 +142,8 @@ class FakeRunner:
         result.token_ids = np.array(token_ids, np.int32)
         if plan.drafts:
             result.num_valid = num_valid
-        sampled = np.flatnonzero(plan.num_outputs)
+        pooled = [row for row, (slot, *_) in enumerate(rows) if self.slots[slot].pooling is not None]
+        sampled = np.setdiff1d(np.flatnonzero(plan.num_outputs), pooled)
         last = np.cumsum(num_valid)[sampled] - 1
         self._table.append(plan.slots[sampled], result.token_ids[last], num_valid[sampled] - 1)
         for save in plan.saves:
@@ -156,12 +184,15 @@ class FakeRunner:
             self._drafted.pop(admission.slot, None)
             token_ids = list(admission.token_ids)
             marks = np.zeros(self._settings.max_model_len + 1, np.int64)
-            marks[: len(token_ids)] = list(fingerprints(admission.seed, token_ids, admission.inputs.scope.adapter))
+            task, scope = admission.inputs.task, admission.inputs.scope
+            pooling = task if isinstance(task, PoolingParams) else None
+            seed = admission.seed if pooling is None else int(scope.salt)
+            marks[: len(token_ids)] = list(fingerprints(seed, token_ids, scope.adapter))
             ref = admission.inputs.adapter
             assert (admission.adapter_slot == NO_ADAPTER) == (ref is None)
             self.slots[admission.slot] = Slot(
                 token_ids, marks, [list(table) for table in admission.block_ids], admission.num_prompt_tokens,
-                admission.inputs.sampling, admission.seed, None if ref is None else (admission.adapter_slot, ref.name),
+                admission.inputs.sampling, seed, None if ref is None else (admission.adapter_slot, ref.name), pooling,
             )  # fmt: skip
         for slot, token_ids in plan.forced:
             state = self.slots[slot]
@@ -191,7 +222,25 @@ class FakeRunner:
             assert step.positions.tolist() == positions
             assert step.slot_mapping.tolist() == places
             assert step.context_lens.tolist() == [start + count for _, start, count in rows]
-        assert logit_tokens(plan, self._table).output_rows.tolist() == plan.output_rows.tolist()
+        wanted = logit_tokens(plan, self._table)
+        assert wanted.output_rows.tolist() == plan.output_rows.tolist()
+        self._check_pooled(plan, rows, wanted.pooled)
+
+    def _check_pooled(self, plan: StepPlan, rows: list[tuple[int, int, int]], pooled: Sequence[PooledTexts]) -> None:
+        """Heads get the last token of each prompt that ends in the step, or all of them."""
+        expected: dict[str, dict[int, list[int]]] = {}
+        end = 0
+        for row, (slot, _, count) in enumerate(rows):
+            end += count
+            params = self.slots[slot].pooling
+            for task in () if params is None or not plan.num_outputs[row] else params.tasks:
+                first = end - count if WHOLE_TASKS[task] else end - 1
+                expected.setdefault(task, {})[row] = list(range(first, end))
+        found = {
+            each.task: dict(zip(each.rows.tolist(), map(list, np.split(each.tokens, each.starts[1:-1])), strict=True))
+            for each in pooled
+        }
+        assert found == expected
 
     def _write(self, state: Slot, start: int, end: int, num_drafts: int) -> None:
         assert end <= len(state.token_ids) + num_drafts, "a token that is not known was to be computed"

@@ -81,6 +81,8 @@ def _line(action: object) -> str:
         further += f", is_for_others={action.is_for_others}, source={action.source}"
     if action.adapter:
         further += f", adapter={action.adapter!r}"
+    if action.tasks:
+        further += f", tasks={action.tasks}"
     return f"Add({action.request_id!r}, {action.prompt}, SamplingParams({changed}), {further})"
 
 

@@ -18,10 +18,12 @@ from stoker.engine.api import (
     EngineRequest,
     FinishReason,
     InvalidRequest,
+    PoolingParams,
     QueueFull,
     RequestInputs,
     SamplingParams,
     StoredBlocks,
+    Task,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.settings import DraftSettings
@@ -46,6 +48,7 @@ class Add:
     is_for_others: bool = False
     source: StoredBlocks | None = None
     adapter: str = ""  # its name
+    tasks: tuple[str, ...] = ()  # of a request that is pooled, whose sampling is its seed only
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,8 @@ def _inputs(action: Add) -> RequestInputs:
     assert action.sampling.seed is not None
     salt, name = str(action.sampling.seed % NUM_SALTS), action.adapter
     ref = AdapterRef(name, f"digest of {name}", name) if name else None
-    return RequestInputs(action.prompt, action.sampling, CacheScope(salt, adapter=ref.digest if ref else ""), ref)
+    task: Task = PoolingParams(action.tasks) if action.tasks else action.sampling
+    return RequestInputs(action.prompt, task, CacheScope(salt, adapter=ref.digest if ref else ""), ref)
 
 
 class Simulation:
@@ -203,7 +207,15 @@ class Simulation:
             and request.inputs.sampling.n == 1
             and request.inputs.sampling.max_tokens != -1
         )
-        if not (is_valid and prompt and min(prompt) >= 0 and len(prompt) < settings.max_sequence_len):
+        longest, task = settings.max_sequence_len - 1, request.inputs.task
+        if isinstance(task, PoolingParams):
+            longest = min(settings.max_model_len, settings.max_cached_len)
+            is_valid &= set(task.tasks) <= settings.pooling.whole.keys()
+            if is_valid and settings.pooling.needs_whole(task):
+                longest = min(longest, settings.max_num_batched_tokens)
+        else:
+            is_valid &= settings.pooling.generates
+        if not (is_valid and prompt and min(prompt) >= 0 and len(prompt) <= longest):
             return InvalidRequest
         sequences, control = scheduler.sequences, scheduler._admission_control
         waiting, free = len(sequences.waiting), len(sequences.columns.free_slots)
@@ -286,6 +298,7 @@ class Simulation:
     def _deliver(self, output: EngineOutput) -> None:
         client = self.clients[output.request_id]
         client.receive(output, self.settings)
+        self.events["pooled"] += output.vectors is not None
         if client.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._check_stored(client, output.stored)
         if client.finish_reason is not None:

@@ -37,6 +37,7 @@ from stoker.engine.core.step_planner import StepPlanner
 from stoker.engine.core.step_results import StepResults
 from stoker.engine.core.steps_in_flight import StepsInFlight
 from stoker.engine.core.stop import StopRule
+from stoker.engine.runner import step_input
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.step import StepPlan, StepResult
 
@@ -129,9 +130,9 @@ def _blocks_are_released_during_the_step_that_writes_them(
 
 
 def _a_long_prompt_takes_the_whole_budget(
-    right: Any, budget: PrefillBudget, start: int, known: int, *, has_others: bool
+    right: Any, budget: PrefillBudget, start: int, known: int, *, has_others: bool, is_whole: bool = False
 ) -> int:
-    return right(budget, start, known, has_others=False)
+    return right(budget, start, known, has_others=False, is_whole=is_whole)
 
 
 def _a_preempted_sequence_loses_its_last_tokens(right: Any, columns: SlotColumns, request: Request) -> None:
@@ -270,6 +271,46 @@ OF_DRAFTS: dict[str, Fault | Mutation] = {
 }
 
 
+def _whole_prompts_are_cut(right: Any, budget: PrefillBudget, start: int, stop: int, **how: bool) -> int:
+    return right(budget, start, stop, has_others=how["has_others"])
+
+
+def _whole_prompts_read_the_cache(right: Any, blocks: SequenceBlocks, request: Request) -> CachedPrefix:
+    before, request.reads_cache = request.reads_cache, True
+    try:
+        return right(blocks, request)
+    finally:
+        request.reads_cache = before
+
+
+def _only_last_tokens_are_pooled(right: Any, plan: StepPlan, slots: SlotTable) -> Any:
+    before, slots.whole_tasks = slots.whole_tasks, frozenset()
+    try:
+        return right(plan, slots)
+    finally:
+        slots.whole_tasks = before
+
+
+def _released_slots_stay_pooled(right: Any, table: SlotTable, plan: StepPlan) -> Any:
+    before = dict(table.pooled)
+    found = right(table, plan)
+    table.pooled = before | table.pooled
+    return found
+
+
+OF_POOLING: dict[str, Fault | Mutation] = {
+    fault.wrong.__name__.strip("_"): fault
+    for fault in (
+        Fault(PrefillBudget, "chunk_end", _whole_prompts_are_cut),
+        Fault(SequenceBlocks, "find_cached", _whole_prompts_read_the_cache),
+        Fault(step_input, "_pooled", _only_last_tokens_are_pooled),
+        Fault(SlotTable, "apply", _released_slots_stay_pooled),
+    )
+}
+OF_POOLING["pooled_requests_go_on"] = Mutation(StepResults, "end", dropped_call("end"))
+OF_POOLING["whole_prompts_are_cut_for_their_states"] = Mutation(SequenceStates, "chunk_stop", swap(ast.Or, ast.And), 0)
+
+
 def story_worlds(number: int) -> list[World]:
     return [World.of(f"mutations {number}"), World.short_of_window_blocks(number)]
 
@@ -303,6 +344,13 @@ def test_the_simulation_finds_faults_of_drafts(name: str, monkeypatch: pytest.Mo
     fault = OF_DRAFTS[name]
     monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
     assert first_broken(worlds=lambda number: [World.with_drafts(f"mutations {number}")]) is not None
+
+
+@pytest.mark.parametrize("name", slow_but(OF_POOLING, "whole_prompts_are_cut", "only_last_tokens_are_pooled"))
+def test_the_simulation_finds_faults_of_pooling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = OF_POOLING[name]
+    monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
+    assert first_broken(worlds=lambda number: [World.with_pooling(f"mutations {number}")]) is not None
 
 
 @pytest.mark.slow

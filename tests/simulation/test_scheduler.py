@@ -82,6 +82,18 @@ def test_rows_have_the_adapters_of_their_requests(numbers: range) -> None:
     assert events["ended by length"] + events["ended by stop"] > 0
 
 
+@pytest.mark.parametrize("numbers", [range(6), slow(range(6, 80))], ids=str)
+def test_prompts_are_pooled_beside_answers(numbers: range) -> None:
+    events: Counter[str] = Counter()
+    for number in numbers:
+        try:
+            events += run_story(World.with_pooling(str(number), depth=1 + number % 3), 150).events
+        except Broken as broken:
+            pytest.fail(report(broken))
+    for event in ("pooled", "preemptions", "ended by length", "ended by stop", "tokens from the cache"):
+        assert events[event] > 0, event
+
+
 @pytest.mark.parametrize("kind", WITH_STATES)
 def test_recurrent_states_are_those_of_their_prefixes(kind: str) -> None:
     assert run_with_states(kind, range(3, 4), num_steps=100)["tokens from the cache"] > 0

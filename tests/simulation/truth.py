@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams, TokenLogprobs
+from stoker.engine.api import (
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    PoolingParams,
+    SamplingParams,
+    TokenLogprobs,
+    Vectors,
+)
 from stoker.engine.core import SchedulerSettings
 
 VOCAB = 64
@@ -18,6 +26,7 @@ EOS = 0
 NUM_SALTS = 2  # the runner computes the salt from the seed, because admissions do not have it: seed % NUM_SALTS
 CURSED_TOP_K, CURSED_ID = 1, 5  # a request with this top_k fails when this id is sampled for it
 CURSE = "the request's own fault"
+WHOLE_TASKS = {"last": False, "all": True}  # whether a prompt must be computed in one step
 FORCED_TOP_K = 2  # the answer of a request with this top_k has tokens that are known in advance
 
 
@@ -60,6 +69,15 @@ def logprobs_of(token_id: int, mark: int) -> TokenLogprobs:
     return TokenLogprobs([token_id], [float(mark % 1000)], 1)
 
 
+def vectors_of(task: PoolingParams, marks: list[int]) -> dict[str, Vectors]:
+    """marks: of a prompt, by position. A task that needs all tokens has a vector for each."""
+    chosen = {name: marks if WHOLE_TASKS[name] else marks[-1:] for name in task.tasks}
+    return {
+        name: Vectors(2, b"".join(each.to_bytes(8, "little", signed=True) for each in own))
+        for name, own in chosen.items()
+    }
+
+
 @dataclass(slots=True)
 class Client:
     """One request, seen from its client."""
@@ -81,6 +99,8 @@ class Client:
 
     @property
     def seed(self) -> int:
+        if isinstance(self.request.inputs.task, PoolingParams):
+            return int(self.request.inputs.scope.salt)
         assert self.request.inputs.sampling.seed is not None
         return self.request.inputs.sampling.seed
 
@@ -88,6 +108,10 @@ class Client:
         """is_merged: from the outputs of several steps."""
         name, sampling = output.request_id, self.request.inputs.sampling
         assert self.finish_reason is None, f"{name} got an output after its end"
+        if isinstance(task := self.request.inputs.task, PoolingParams):
+            self._receive_pooled(output, task)
+            return
+        assert output.vectors is None
         num_prompt, marks, is_first = len(self.request.inputs.prompt_token_ids), [], not self.token_ids
         for token_id in output.token_ids:
             assert token_id == sampled_token(self.mark, self.seed), f"{name}: token {len(self.token_ids)} is wrong"
@@ -114,6 +138,18 @@ class Client:
             assert output.error != CURSE or is_own_fault, f"{name} ended with an error it does not have"
             return
         self._check_end(output, num_prompt, settings)
+
+    def _receive_pooled(self, output: EngineOutput, task: PoolingParams) -> None:
+        """Its only output: vectors, or the end."""
+        name, marks = output.request_id, self.prompt_marks
+        assert (output.token_ids, output.logprobs, output.prompt_logprobs) == ([], None, None), name
+        self.finish_reason = output.finish_reason
+        if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            is_own_fault = self.request.inputs.prompt_token_ids[-1] == CURSED_ID
+            assert output.error != CURSE or is_own_fault, f"{name} ended with an error it does not have"
+            return
+        assert output.finish_reason is FinishReason.STOP
+        assert output.vectors == vectors_of(task, marks), f"{name}: wrong vectors"
 
     def _prompt_logprobs(self) -> list[TokenLogprobs | None]:
         prompt = self.request.inputs.prompt_token_ids

@@ -11,12 +11,13 @@ from tests.fake_adapters import FakeStore
 from stoker.engine.api import SamplingParams, StoredBlocks
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.core.adapter_slots import AdapterSettings
+from stoker.engine.core.settings import PoolingSettings
 from stoker.engine.loop.adapter_reader import AdapterReader
 
 from .deployment import Deployment
 from .simulation import Abort, Add, Drain, Execute, Fail, FailStore, Finish, Plan, Simulation
 from .stores import FILE_FAULTS, Stores, StoreSettings
-from .truth import CURSED_TOP_K, EOS, FORCED_TOP_K, NUM_SALTS, VOCAB
+from .truth import CURSED_TOP_K, EOS, FORCED_TOP_K, NUM_SALTS, VOCAB, WHOLE_TASKS
 
 WINDOWS: list[tuple[int | None, ...]] = [  # of groups of layers
     *[(None,)] * 4, (5,), (1,), (40,), (None, 9), (None, 1), (12, None, 12), (None, 30, 4), (3, 20, 20, 20),
@@ -65,6 +66,13 @@ class World:
         store = FakeStore(max_loras + random.choice([0, 0, 1, 5]))
         settings = AdapterSettings(max_loras, AdapterReader(store, waits=True))
         return cls.of(f"adapters {name}", adapters=settings)
+
+    @classmethod
+    def with_pooling(cls, name: str, **fixed: object) -> World:
+        """Half of the requests are pooled, or all of a model that generates nothing."""
+        random = Random(name)
+        pooling = PoolingSettings(WHOLE_TASKS, generates=random.random() < 0.8)
+        return cls.of(f"pooling {name}", pooling=pooling, **fixed)
 
     @classmethod
     def short_of_window_blocks(cls, number: int) -> World:
@@ -161,6 +169,8 @@ class Arrivals:
             prompt_logprobs=None if self._plain else random.choice([None] * 7 + [1]),
             top_k=0 if self._plain else random.choice([0] * 6 + [FORCED_TOP_K] * 3 + [CURSED_TOP_K]),
         )
+        if (pooling := self._simulation.settings.pooling).whole and (random.random() < 0.5 or not pooling.generates):
+            return [self._pooled(prompt, salt)]
         priority, prompt = random.randrange(3), prompt[: self._longest]
         adapter = "" if self._simulation.settings.adapters is None else random.choice(ADAPTERS)
         return [
@@ -174,6 +184,17 @@ class Arrivals:
             )
             for index in range(random.choice([1, 1, 1, 2, 4]))
         ]
+
+    def _pooled(self, prompt: list[int], salt: int) -> Add:
+        """It may fill the context."""
+        random, settings = self._random, self._simulation.settings
+        tasks = random.choice([("last",), ("last",), ("all",), ("last", "all")])
+        longest = min(settings.max_model_len, settings.max_cached_len)
+        if "all" in tasks:
+            longest = min(longest, settings.max_num_batched_tokens)
+        if random.random() < 0.2:
+            prompt = prompt + self._tokens(longest)
+        return Add(self._name(), prompt[:longest], SamplingParams(seed=salt), random.randrange(3), tasks=tasks)
 
     def _transfer(self) -> tuple[bool, StoredBlocks | None]:
         """Whether a request is for others, and where blocks of it may be: rather of it than of another prompt."""
@@ -190,7 +211,7 @@ class Arrivals:
     def invalid(self) -> Add:
         """A request that can never be served."""
         random, sampling = self._random, SamplingParams(seed=0)
-        live = list(self._simulation.live)
+        live, pooling = list(self._simulation.live), self._simulation.settings.pooling
         requests = [
             Add(self._name(), [], sampling),
             Add(self._name(), [1] * (self._longest + 1), sampling),
@@ -198,6 +219,11 @@ class Arrivals:
             Add(self._name(), [1], replace(sampling, n=2)),
             Add(self._name(), [1], replace(sampling, max_tokens=-1)),
         ]
+        if pooling.whole:
+            requests.append(Add(self._name(), [1], sampling, tasks=("last", "none")))
+            requests.append(Add(self._name(), [1] * (self._longest + 2), sampling, tasks=("last",)))
+        if not pooling.generates:
+            requests.append(Add(self._name(), [1], sampling))
         if live:
             requests.append(Add(random.choice(live), [1], sampling))
         return random.choice(requests)

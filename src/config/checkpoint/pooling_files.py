@@ -33,6 +33,7 @@ from ...model.read_pooling import read_activation
 from ...model.spec import ModelSpec
 from ..errors import ModelFilesError
 from .bounded_json import decode
+from .late_interaction import late_settings
 from .layout import HEAD_FILES
 from .model_files import MAX_JSON_BYTES, is_plain_name, read_json, read_json_if_any
 from .stored import StoredTensor
@@ -71,6 +72,7 @@ _DENSE_ACTIVATIONS: dict[str, DenseActivation] = {
     "Sigmoid": "sigmoid",
 }
 _SIMILARITIES: Mapping[str, Similarity] = {name: name for name in get_args(Similarity)} | {"cos_sim": "cosine"}
+_OF_TOKENS = ("maxsim",)
 _WITHOUT_EFFECT = ("Transformer", "Dropout")
 
 
@@ -81,13 +83,16 @@ def with_pooling_files(spec: ModelSpec, folder: Path) -> ModelSpec:
     """
     if spec.pooling is None:
         return spec
-    path = folder / MODULES
+    path, masks = folder / MODULES, None
     if os.path.lexists(path):
-        spec = _Modules(spec, folder).read(path)
+        modules = _Modules(spec, folder)
+        spec, masks = modules.read(path), modules.masks
     if (folder / SPARSE_FILE).is_file() and (folder / TOKENS_FILE).is_file():
         spec = _with_heads_of_bge(spec, folder)
     assert spec.pooling is not None
-    changes = _text_settings(folder) | _settings(folder, spec.pooling)
+    transformer, changes = _text_settings(folder)
+    changes |= _settings(folder, spec.pooling)
+    changes |= late_settings(folder, folder / SETTINGS, read_json_if_any(folder / SETTINGS), transformer, masks)
     return spec.model_copy(update={"pooling": spec.pooling.model_copy(update=changes)})
 
 
@@ -114,7 +119,7 @@ class _Modules:
     before: list[PoolDense] = field(default_factory=list)
     after: list[PoolDense] = field(default_factory=list)
     activation: PoolActivation = "none"
-    is_late: bool = False  # vectors of tokens are compared
+    masks: Mapping[str, Any] | None = None  # of MultiVectorMask
     score: PoolDense | None = None  # of the output layer
     splade: bool = False
 
@@ -220,8 +225,10 @@ class _Modules:
         )
 
     def multi_vector_mask(self, place: str, config: Mapping[str, Any]) -> None:
-        """Reads nothing: which tokens of a document are left out follows from their words."""
-        self.is_late = True
+        if config.get("keep_only_token_ids") is not None:
+            path = self.folder / place / "config.json"
+            raise ModelFilesError(f"{path}: `keep_only_token_ids` is not supported", code="M304")
+        self.masks = config
 
     def _spec(self) -> ModelSpec:
         spec, path = self.spec, self.folder / MODULES
@@ -374,11 +381,11 @@ def _weights_in(folder: Path, place: str) -> str:
     raise ModelFilesError(f"{folder / place}: holds no {' or '.join(_WEIGHTS)}", code="M302")
 
 
-def _text_settings(folder: Path) -> dict[str, Any]:
-    """The longest text and the case of letters."""
+def _text_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the transformer, and of them the longest text and the case of letters."""
     path = next((folder / name for name in _TEXT_SETTINGS if os.path.lexists(folder / name)), None)
     if path is None:
-        return {}
+        return {}, {}
     values, found = read_json(path), {}
     longest, lowers = values.get("max_seq_length"), values.get("do_lower_case", False)
     if longest is not None:
@@ -387,7 +394,7 @@ def _text_settings(folder: Path) -> dict[str, Any]:
         found["max_length"] = longest
     if not isinstance(lowers, bool):
         raise ModelFilesError(f"{path}: `do_lower_case` must be true or false", code="M306")
-    return {**found, "lowers_case": lowers}
+    return values, {**found, "lowers_case": lowers}
 
 
 def _settings(folder: Path, pooling: Pooling) -> dict[str, Any]:
@@ -400,9 +407,9 @@ def _settings(folder: Path, pooling: Pooling) -> dict[str, Any]:
     default = values.get("default_prompt_name")
     if default is not None and default not in prompts:
         raise ModelFilesError(f"{path}: `default_prompt_name` is {shown(default)}, which is no prompt", code="M306")
-    similarity = values.get("similarity_fn_name") or "cosine"
-    if similarity == "maxsim":
-        similarity = "cosine"
+    similarity = str(values.get("similarity_fn_name") or "cosine").lower()
+    if similarity in _OF_TOKENS:
+        similarity = "cosine"  # of vectors of tokens, of which the largest are added
     if similarity not in _SIMILARITIES:
         raise ModelFilesError(
             f"{path}: `similarity_fn_name` is {shown(similarity)}; supported: {', '.join(_SIMILARITIES)}", code="M304"

@@ -36,8 +36,22 @@ def special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
 
 def token_ids(folder: Path, tokens: tuple[str, ...]) -> tuple[int, ...]:
     """The ids of tokens, in the vocabulary of tokenizer.json. Raises ModelFilesError for one that is not there."""
-    path = folder / "tokenizer.json"
-    tokenizer = read_json_if_any(path, _MAX_TOKENIZER_BYTES)
+    path, found = folder / "tokenizer.json", _vocabulary(folder)
+    for token in tokens:
+        if token not in found:
+            raise ModelFilesError(f"{path}: lists no token {token!r}, which the scores of this model need", code="M307")
+    return tuple(found[token] for token in tokens)
+
+
+def known_token_ids(folder: Path, tokens: tuple[str, ...]) -> tuple[int, ...]:
+    """The ids of those tokens that are in the vocabulary of tokenizer.json."""
+    found = _vocabulary(folder)
+    return tuple(found[token] for token in tokens if token in found)
+
+
+def _vocabulary(folder: Path) -> dict[str, int]:
+    """Tokens of tokenizer.json and their ids; none without this file."""
+    tokenizer = read_json_if_any(folder / "tokenizer.json", _MAX_TOKENIZER_BYTES)
     model = tokenizer.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     found = dict(vocabulary) if isinstance(vocabulary, dict) else {}
@@ -45,10 +59,7 @@ def token_ids(folder: Path, tokens: tuple[str, ...]) -> tuple[int, ...]:
     for token in added if isinstance(added, list) else ():
         if isinstance(token, dict) and (content := content_of(token)) is not None:
             found[content] = token.get("id")
-    for token in tokens:
-        if type(found.get(token)) is not int or found[token] < 0:
-            raise ModelFilesError(f"{path}: lists no token {token!r}, whose logit is a part of the score", code="M307")
-    return tuple(found[token] for token in tokens)
+    return {token: number for token, number in found.items() if type(number) is int and number >= 0}
 
 
 def end_token_id(folder: Path) -> int | None:

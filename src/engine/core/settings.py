@@ -35,6 +35,11 @@ class PoolingSettings:
     whole: Mapping[str, bool] = field(default_factory=dict)  # by task: its prompt must be computed in one step
     generates: bool = True  # False: requests can only be pooled
 
+    @property
+    def names(self) -> str:
+        """The tasks, for errors."""
+        return ", ".join(f"`{name}`" for name in self.whole)
+
     def needs_whole(self, task: Task) -> bool:
         """Whether a request must be computed in one step, and reads nothing that was computed before."""
         return isinstance(task, PoolingParams) and any(self.whole[name] for name in task.tasks)
@@ -74,6 +79,8 @@ class SchedulerSettings:
     adapters: AdapterSettings | None = None  # None: requests have no adapters
     pooling: PoolingSettings = PoolingSettings()
     num_stages: int = 1  # of a pipeline: the number of steps at a time, which are of different sequences
+    # Tokens of the longest sequence whose keys and values the KV cache holds, at most max_model_len.
+    max_cached_len: int = field(init=False)
 
     def __post_init__(self) -> None:
         for name in (
@@ -106,6 +113,10 @@ class SchedulerSettings:
                 f"max_model_len ({self.max_model_len}): a long prompt could never run"
             )
 
+        step_tokens = self.max_num_batched_tokens if self.enable_chunked_prefill else None
+        held = longest_sequence(self.windows, self.num_blocks, self.block_size, step_tokens, self.max_model_len)
+        object.__setattr__(self, "max_cached_len", held)
+
     def prefill_budget(self, num_decodes: int) -> int:
         """Maximum number of prompt tokens in a step with `num_decodes` decode rows.
 
@@ -128,12 +139,6 @@ class SchedulerSettings:
     def num_groups(self) -> int:
         """Number of groups of layers. Each group has its own block for the same tokens."""
         return len(self.windows)
-
-    @property
-    def max_cached_len(self) -> int:
-        """Tokens of the longest sequence whose keys and values the KV cache holds, at most max_model_len."""
-        step_tokens = self.max_num_batched_tokens if self.enable_chunked_prefill else None
-        return longest_sequence(self.windows, self.num_blocks, self.block_size, step_tokens, self.max_model_len)
 
     @property
     def max_sequence_len(self) -> int:
@@ -189,17 +194,16 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
 def _check_task(inputs: RequestInputs, settings: SchedulerSettings) -> None:
     """Raises InvalidRequest for a task that the model does not have."""
     task, pooling = inputs.task, settings.pooling
-    known = ", ".join(f"`{name}`" for name in pooling.whole)
     if not isinstance(task, PoolingParams):
         if not pooling.generates:
-            message = f"this model generates no tokens; its tasks are {known}"
+            message = f"this model generates no tokens; its tasks are {pooling.names}"
             raise InvalidRequest(message, param="model", code="unsupported_task")
         return
     if not task.tasks or len(set(task.tasks)) < len(task.tasks):
         raise InvalidRequest("the tasks of a request must be named, each once", param="task")
     for name in task.tasks:
         if name not in pooling.whole:
-            tasks = f"its tasks are {known}" if known else "it only generates tokens"
+            tasks = f"its tasks are {pooling.names}" if pooling.whole else "it only generates tokens"
             message = f"this model does not have the task {name[:100]!r}: {tasks}"
             raise InvalidRequest(message, param="task", code="unsupported_task")
 

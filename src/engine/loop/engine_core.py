@@ -14,7 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..api import AdapterRef, CallError, EngineInfo, EngineOutput, EngineRequest, EngineStats, InvalidRequest
+from ..api import (
+    AdapterRef,
+    CallError,
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    InvalidRequest,
+    SamplingParams,
+)
 from ..core import SchedulerInterface
 from ..core.block_events import BlockEvent, BlockEvents
 from ..core.block_store import BlockStore
@@ -129,8 +138,16 @@ class EngineCore:
     def add(self, request: EngineRequest) -> None:
         """Queue one sequence. Raises InvalidRequest, QueueFull, or MemoryError if the engine sleeps and does not
         get its memory; then nothing of it is kept."""
-        sampling = request.inputs.sampling
         self._check_ids(request.inputs.prompt_token_ids, "prompt")
+        if isinstance(request.inputs.task, SamplingParams):
+            self._check_sampling(request.inputs.task)
+            if self._grammars is not None:
+                request.is_ready = self._grammars.prepare(request.inputs.task)
+        self.take_memory()
+        self._scheduler.add(request)
+        self._queue_times.arrived(request.request_id)
+
+    def _check_sampling(self, sampling: SamplingParams) -> None:
         self._check_ids(sampling.logit_bias, "logit_bias")
         self._check_ids(sampling.stop_token_ids, "stop_token_ids")
         self._check_ids(sampling.allowed_token_ids, "allowed_token_ids")
@@ -138,11 +155,6 @@ class EngineCore:
             self._check_ids(token_ids, "bad_words")
         if sampling.logits_processors:
             check_named(sampling.logits_processors, self._processor_pattern)
-        if self._grammars is not None:
-            request.is_ready = self._grammars.prepare(sampling)
-        self.take_memory()
-        self._scheduler.add(request)
-        self._queue_times.arrived(request.request_id)
 
     def _check_ids(self, token_ids: Collection[int], param: str) -> None:
         vocab_size = self.info.vocab_size

@@ -101,7 +101,7 @@ def write_vectors(found: Iterable[tuple[int, Mapping[str, Vectors]]]) -> list[An
 
 
 def read_vectors(groups: Iterable[Sequence[Any]]) -> dict[int, dict[str, Vectors]]:
-    """By row, what `write_vectors` was given."""
+    """Returns by row what `write_vectors` was given."""
     found: dict[int, dict[str, Vectors]] = {}
     for task, width, raw_rows, raw_lengths, elements in groups:
         rows, lengths = ints(raw_rows, "rows of vectors"), column(raw_lengths, INT32, "lengths of vectors")

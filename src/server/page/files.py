@@ -13,7 +13,6 @@ from functools import cache
 from importlib.resources import files
 
 from ...config.schema.server import ServerConfig
-from ..capabilities import Ability
 
 FOLDER = "/page"  # path of the files that the document names
 DOCUMENT = "index.html"
@@ -61,10 +60,8 @@ def asset(name: str) -> PageFile:
 
 
 @cache
-def document(*, abilities: frozenset[Ability], has_page: bool, has_docs: bool) -> PageFile:
-    """The document, with the views that it offers; the first one is shown. abilities: of the model."""
-    of_model = {"chat": "generate" in abilities, "similarity": "score" in abilities, "live": True, "config": True}
-    views = [view for view, is_offered in of_model.items() if is_offered and has_page] + ["docs"] * has_docs
+def document(views: tuple[str, ...]) -> PageFile:
+    """The document, with the views that it offers, of which the first one is shown."""
     text = files(__package__).joinpath(DOCUMENT).read_text("utf-8").replace("{views}", " ".join(views))
     return _page_file(text.encode(), "text/html; charset=utf-8")
 

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from ...config.schema.server import ServerConfig
 from ..endpoint import Call
 from ..page.files import FOLDER, HEADERS, PageFile, asset, document, page_paths
+from ..service import Service
 from .route_entry import RouteEntry
 
 
 async def page(call: Call) -> None:
-    settings, abilities = call.service.settings, call.service.abilities
-    has_page, has_docs = not settings.disable_web_page, not settings.disable_docs
-    found = document(abilities=abilities, has_page=has_page, has_docs=has_docs)
-    await _answer(call, found)
+    await _answer(call, document(tuple(_views(call.service))))
 
 
 async def page_asset(call: Call) -> None:
@@ -26,6 +24,18 @@ def assets(settings: ServerConfig) -> Iterator[RouteEntry]:
     for path in page_paths(settings):
         if path.startswith(f"{FOLDER}/"):
             yield RouteEntry("GET", path, page_asset, "A file of the web page.", scope="read")
+
+
+def _views(service: Service) -> Iterator[str]:
+    """Views for what the model can do come first."""
+    if not service.settings.disable_web_page:
+        if "generate" in service.abilities:
+            yield "chat"
+        if "score" in service.abilities:
+            yield "similarity"
+        yield from ("live", "config")
+    if not service.settings.disable_docs:
+        yield "docs"
 
 
 async def _answer(call: Call, found: PageFile) -> None:

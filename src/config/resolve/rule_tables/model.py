@@ -63,7 +63,7 @@ def _undone_pooler_keys(v: Values) -> str:
 
 
 def _contradicted_pooling(v: Values) -> str:
-    """Which keys of `pooler_config` say different things; empty if none do."""
+    """The keys of `pooler_config` that say different things; empty if none do."""
     written = v.model.pooler_config
     kind = written.get("pooling_type")
     other = {"CLS": "seq", "LAST": "seq", "MEAN": "seq", "ALL": "tok", "STEP": "tok"}.get(str(kind))

@@ -226,3 +226,63 @@ def test_a_wrong_list_of_modules_is_named(content: str, message: str, tmp_path: 
     (tmp_path / "modules.json").write_text(content)
     with pytest.raises(ModelFilesError, match=message):
         read(tmp_path)
+
+
+PYLATE = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12, "document_length": 24}
+DENSE = {"in_features": 16, "out_features": 8, "bias": False, "activation_function": "torch.nn.Identity"}
+TOKENIZER = {"model": {"vocab": {"!": 5, ",": 6, "word": 7}}, "added_tokens": [{"id": 9, "content": "[MASK]"}]}
+
+
+def late_folder(place: Path, **values: Any) -> Path:
+    named = {"mask_token": {"content": "[MASK]"}}
+    return folder_of(
+        place,
+        [("pylate.models.Dense.Dense", DENSE)],
+        config_sentence_transformers=PYLATE | values,
+        tokenizer=TOKENIZER,
+        tokenizer_config=named,
+    )
+
+
+def test_queries_that_are_compared_token_by_token_are_filled(tmp_path: Path):
+    pooling = read(late_folder(tmp_path, attend_to_expansion_tokens=True)).pooling
+    assert (pooling.query_marker, pooling.document_marker) == ("[Q] ", "[D] ")
+    assert (pooling.query_length, pooling.query_filler) == (12, 9)
+    assert pooling.max_length == 24
+    assert pooling.skipped_tokens == (5, 6)
+
+
+def test_queries_need_not_be_filled(tmp_path: Path):
+    pooling = read(late_folder(tmp_path, do_query_expansion=False, skiplist_words=["word"])).pooling
+    assert (pooling.query_length, pooling.query_filler) == (None, None)
+    assert pooling.skipped_tokens == (7,)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "filled with tokens that others do not see"),
+        ({"query_prefix": 3}, "`query_prefix` is 3"),
+        ({"document_length": -1}, "`document_length` is -1"),
+        ({"do_query_expansion": False, "skiplist_words": "!"}, "`skiplist_words` must be a list"),
+    ],
+)
+def test_what_is_not_computed_of_late_interaction_is_named(values: dict[str, Any], message: str, tmp_path: Path):
+    with pytest.raises(ModelFilesError, match=message):
+        read(late_folder(tmp_path, **values))
+
+
+def test_sentence_transformers_own_form_of_late_interaction_is_read(tmp_path: Path):
+    kinds = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
+    place = folder_of(
+        tmp_path,
+        [("pylate.models.Dense.Dense", DENSE), (kinds, {"skiplist_words": ["!"]}), (f"{OLD}Normalize", None)],
+        config_sentence_transformers={"model_type": "MultiVectorEncoder", "prompts": {"query": "q: ", "document": ""}},
+        sentence_bert_config={"query_expansion": {"strategy": "fixed", "attend": True, "length": 8}},
+        tokenizer=TOKENIZER,
+        special_tokens_map={"mask_token": "[MASK]"},
+    )
+    pooling = read(place).pooling
+    assert (pooling.query_marker, pooling.document_marker) == ("q: ", "")
+    assert (pooling.query_length, pooling.query_filler) == (8, 9)
+    assert pooling.skipped_tokens == (5,)

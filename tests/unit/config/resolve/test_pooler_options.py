@@ -112,7 +112,7 @@ def test_what_a_model_does_not_have_is_refused_at_its_option(
     assert refused.value.option == option
 
 
-def test_heads_pool_as_they_are_told():
+def test_heads_pool_as_the_option_says():
     for key in ("pooling_type", "seq_pooling_type"):
         for name, mode in (("MEAN", "mean"), ("LAST", "last"), ("CLS", "cls")):
             pooling = changed_pooling(encoder(EMBEDS, RATES, STEPS), **{key: name})
