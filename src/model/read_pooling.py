@@ -54,7 +54,7 @@ def read_pooling(
             return Pooling(heads=(vector,))
         of_tokens = PoolHead(task="token_embed", modes=(), activation="normalize", width=hidden)
         return Pooling(heads=(vector, of_tokens), token_types=token_types)
-    labels = _labels(config)
+    labels = _labels(config, family.num_labels)
     layers = _layers(config, family, hidden, len(labels), eps)
     width = layers[-1].outputs
     if family.makes == "vocabulary":
@@ -62,7 +62,7 @@ def read_pooling(
         weights = PoolHead(task="sparse", modes=("max",), before=(*layers[:-1], last), width=width)
         return Pooling(heads=(weights,), token_types=token_types)
     if family.makes == "labels":
-        activation = _activation(config, whole, len(labels))
+        activation = "none" if family.is_reward else _activation(config, whole, len(labels))
         before, after = (layers, ()) if is_late else ((), layers)
         head = PoolHead(task="classify", modes=(mode,), before=before, after=after, activation=activation, width=width)
     else:
@@ -76,11 +76,11 @@ def _mode(name: Any, key: str) -> PoolMode:
     return _MODES[name]
 
 
-def _labels(config: ConfigJson) -> tuple[str, ...]:
-    """Names of the labels, by number; two without names if the file says nothing, as in transformers."""
+def _labels(config: ConfigJson, usual: int) -> tuple[str, ...]:
+    """Names of the labels, by number. usual: how many there are without a name if the file says nothing."""
     named = config.get("id2label")
     if named is None:
-        count = config.count("num_labels", 2)
+        count = config.count("num_labels", usual)
         if count > _MAX_LABELS:
             raise ModelConfigError(f"`num_labels` is {count}; at most {_MAX_LABELS} are supported", "M304")
         return tuple(f"LABEL_{index}" for index in range(count))
