@@ -41,6 +41,8 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Bert": ("bert", SMALL),
     "Roberta": ("roberta", ROBERTA),
     "XLMRoberta": ("xlm-roberta", ROBERTA),
+    "Camembert": ("camembert", ROBERTA),
+    "Electra": ("electra", SMALL | {"embedding_size": 64}),
     "DistilBert": ("distilbert", DISTILBERT),
     "ModernBert": ("modernbert", SMALL | {"local_attention": 6, "num_hidden_layers": 5, "max_position_embeddings": 64}),
     "NomicBert": ("nomic_bert", SMALL),
@@ -48,7 +50,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "JinaEmbeddingsV3": ("jina_embeddings_v3", SMALL | {"type_vocab_size": 1}),
     "EuroBert": ("eurobert", SMALL | {"num_key_value_heads": 2}),
 }
-HAVE_VOCABULARY = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "ModernBert", "EuroBert")
+HAVE_VOCABULARY = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "ModernBert", "EuroBert")
 
 
 def built(stem: str, end: str, **changes: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from stoker.engine.api import (
     Vectors,
 )
 from stoker.engine.layers.embedding import Embedding
+from stoker.engine.runner.load_runner import host_parts, load_runner
 
 from .checkpoints import save
 from .conftest import Saved
-from .engine import GREEDY, Engine, resolved
+from .engine import GREEDY, WITH_GPU, Engine, resolved, scheduler_of
 from .pooling_checkpoints import build, build_decoder
 from .ranks import divided
 
@@ -228,3 +230,54 @@ def test_an_encoder_computes_texts_whole_and_keeps_nothing(tmp_path: Path):
         types = torch.tensor([[0] * 3 + [1] * 4])
         expected = theirs(torch.tensor([TEXTS[0]]), token_type_ids=types).last_hidden_state[0]
     torch.testing.assert_close(pair, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_a_gpu_pools_as_a_cpu(kind: str, tmp_path: Path):
+    """By Triton's interpreter. A decoder's other rows sample on the device, before and after those that are pooled."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("needs Triton's interpreter")
+    from stoker.engine.runner.cuda.device_parts import sampling_parts
+    from stoker.engine.runner.cuda.loading import load_on_device
+
+    if kind == "decoder":
+        folder = save(build_decoder("Qwen3ForCausalLM", "qwen3"), tmp_path / "model")
+    else:
+        sizes = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        more = {"intermediate_size": 128, "max_position_embeddings": 64}
+        folder = save(build("BertModel", "bert", **sizes, **more), tmp_path / "model")
+    scheduler = {"max_num_batched_tokens": 64}
+    own = Engine(resolved(folder, tmp_path, scheduler=scheduler))
+    settings = resolved(folder, tmp_path, WITH_GPU, device={"device": "cuda"}, scheduler=scheduler)
+    assert settings.launches_on_device == (kind == "decoder")
+    parts = sampling_parts() if settings.launches_on_device else host_parts()
+    runner = load_runner(settings, parts, load_on_device)
+    requests = [
+        EngineRequest(request_id=f"p{index}", inputs=RequestInputs(text, PoolingParams(("embed",))))
+        for index, text in enumerate(TEXTS)
+    ]
+    if kind == "decoder":
+        sampling = SamplingParams(temperature=0, max_tokens=4)
+        requests.insert(1, EngineRequest(request_id="g", inputs=RequestInputs([5, 6, 7], sampling)))
+    expected = own.run([replace(request) for request in requests])
+    scheduler_of_gpu = scheduler_of(settings, runner)
+    for request in requests[:2]:
+        scheduler_of_gpu.add(request)
+    tokens: list[int] = []
+    found: list[EngineOutput] = []
+    later = requests[2:]
+    while scheduler_of_gpu.has_work:
+        plan = scheduler_of_gpu.schedule()
+        assert plan is not None
+        for output in scheduler_of_gpu.finish_step(plan, runner.execute(plan)):
+            tokens += output.token_ids
+            found += [output] if output.vectors is not None else []
+        for request in later:
+            scheduler_of_gpu.add(request)
+        later = []
+    assert tokens == (expected["g"].token_ids if kind == "decoder" else [])
+    assert len(found) == len(TEXTS)
+    for output in found:
+        its = rows_by([expected[output.request_id]])[0]
+        torch.testing.assert_close(rows_by([output])[0], its, atol=1e-4, rtol=1e-4)

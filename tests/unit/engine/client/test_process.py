@@ -17,13 +17,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.fake_runner import continuation
+from tests.fake_runner import continuation, pooled
 
 from stoker.engine.api import (
     EngineDead,
     EngineRequest,
     FinishReason,
     InvalidRequest,
+    PoolingParams,
     QueueFull,
     RequestInputs,
     SamplingParams,
@@ -351,3 +352,29 @@ def test_of_its_sockets_no_path_exists_once_the_engine_process_runs(tmp_path: Pa
             return [name for name in os.listdir(tmp_path) if name.startswith(PREFIX)]
 
     assert asyncio.run(scenario()) == []
+
+
+@pytest.mark.slow
+def test_a_process_pools_many_texts():
+    async def scenario() -> None:
+        async with engine(max_num_seqs=8, max_queued_requests=4) as client:
+            texts = [[1 + index % 500] * (1 + index % 7) for index in range(300)]
+            task = PoolingParams(("embed", "token_embed"))
+            requests = [
+                EngineRequest(request_id=f"p{index}", inputs=RequestInputs(text, task))
+                for index, text in enumerate(texts)
+            ]
+            outputs = await client.pool(requests)
+            assert [output.vectors for output in outputs] == [
+                {name: pooled(text, name) for name in task.tasks} for text in texts
+            ]
+            with pytest.raises(InvalidRequest, match="32-bit integers"):
+                await client.pool([EngineRequest(request_id="large", inputs=RequestInputs([2**31], task))])
+            call = asyncio.create_task(client.pool(requests))
+            await asyncio.sleep(0)
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGKILL)
+            with pytest.raises(EngineDead):
+                await call
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
