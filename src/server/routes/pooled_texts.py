@@ -107,6 +107,7 @@ async def text_prompts(
 ) -> list[PoolPrompt]:  # fmt: skip
     """Raises ApiError or InvalidRequest."""
     service = call.service
+    service.need_tokenizer(params[0].partition("[")[0])
     maker, limits = service.prompt_maker, limits_of(service, cut)
     return await in_thread(
         service,

@@ -43,6 +43,7 @@ async def scored(
 
     Raises ApiError, InvalidRequest or ClientGone.
     """
+    call.service.need_tokenizer(documents[0].param.partition("[")[0])
     maker = call.service.prompt_maker
     if options.instruction is not None and not maker.has_instruction:
         raise unsupported("instruction", ": this model's prompts have none")
