@@ -126,8 +126,10 @@ def similarities(query: Floats, documents: Floats, kind: Similarity) -> Floats:
 def max_sim(query: Floats, document: Floats) -> float:
     """Late interaction: the best product of each token of the query with a token of the document, summed.
 
-    query: [tokens of the query, elements]. document: [tokens of the document, elements].
+    query: [tokens of the query, elements]. document: [tokens of the document, elements]; without tokens the sum is 0.
     """
+    if not len(document):
+        return 0.0
     return float((query @ document.T).max(axis=1).sum())
 
 

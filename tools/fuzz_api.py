@@ -69,6 +69,17 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
         {"messages": _USER, "thinking": {"type": "enabled", "budget_tokens": 1024}, "stream": True},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}], "stop_sequences": ["a"]},
     ],
+    "/v1/embeddings": [
+        {"input": ["a", "b"], "encoding_format": "base64", "truncate_prompt_tokens": 5},
+        {"messages": _USER, "use_activation": False},
+    ],
+    "/pooling": [{"input": [[5, 6], [7]], "task": "embed"}],
+    "/v1/score": [{"queries": "a", "documents": ["a", {"text": "b"}], "max_tokens_per_doc": 4}],
+    "/v1/rerank": [{"query": "a", "documents": ["a", "b"], "top_n": 1}],
+    "/rerank": [{"query": "a", "texts": ["a", "b"], "return_text": True}],
+    "/v2/embed": [{"texts": ["a"], "embedding_types": ["float", "ubinary"], "truncate": "START"}],
+    "/embed": [{"inputs": ["a", "b"], "truncate": True}],
+    "/similarity": [{"inputs": {"source_sentence": "a", "sentences": ["a", "b"]}}],
     "/v1/messages/count_tokens": [{"messages": _USER, "tools": [_CLAUDE_TOOL]}],
 }  # fmt: skip
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of", "min_tokens")

@@ -217,7 +217,7 @@ def slices(spec: ModelSpec, num_devices: int, rank: int) -> dict[str, Slice]:
         if dim is not None:
             sizes = sections.get(name, (whole[dim],))
             found[name] = Slice(whole, dim, tuple(_ranges(name, sizes, shapes[name][dim], num_devices, rank)))
-        elif rank and name.endswith(_SUMMED_BIASES):
+        elif rank and name.startswith("model.layers.") and name.endswith(_SUMMED_BIASES):
             found[name] = Slice(whole, 0, ())
     return found
 

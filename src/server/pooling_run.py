@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from .engine_errors import refused, shutting_down, stopped_during_request
 from .observe.metrics import Metrics
 from .observe.request_metrics import Charge, no_charge
 from .protocol.errors import internal_error, queue_full
+
+_TAKEN_PER_TURN = 256  # results that are taken in one iteration of the event loop
 
 
 class PoolingRun:
@@ -50,7 +53,12 @@ class PoolingRun:
         outcome = "abort"
         try:
             outputs = await self._client.pool(self._requests)
-            found = [self._arrays(output, param) for output, param in zip(outputs, params, strict=True)]
+            found: list[Mapping[str, Floats]] = []
+            for output, param, request in zip(outputs, params, self._requests, strict=True):
+                found.append(self._arrays(output, param))
+                self._metrics.sizes.prompt_tokens.observe(len(request.inputs.prompt_token_ids))
+                if len(found) % _TAKEN_PER_TURN == 0:
+                    await asyncio.sleep(0)  # other requests run between: thousands of results take long
             outcome = "stop"
             return found
         except QueueFull as error:
@@ -85,8 +93,6 @@ class PoolingRun:
     def _end(self, outcome: str) -> None:
         self._outcome = outcome
         self._metrics.finished(outcome, len(self._requests))
-        for request in self._requests:
-            self._metrics.sizes.prompt_tokens.observe(len(request.inputs.prompt_token_ids))
         if outcome == "stop":
             self._charge(self.num_prompt_tokens, "prompt")
             self._metrics.prompt_tokens.inc(self.num_prompt_tokens)

@@ -208,6 +208,8 @@ class Service:
     @property
     def capabilities(self) -> Capabilities:
         """Capabilities, as far as they are known from the files of the model and the configuration."""
+        if "generate" not in self.abilities:
+            return Capabilities()
         if self.renderer is None or not self.renderer.has_template:
             return Capabilities(structured=self.tokenizer is not None)
         variables = self.renderer.template(with_tools=True).variables
@@ -317,9 +319,10 @@ class Service:
             return bool(name and self.named_model(name))
         return False
 
-    def need_tokenizer(self) -> Tokenizer:
+    def need_tokenizer(self, param: str = "prompt") -> Tokenizer:
+        """param: the field that has a text. Raises ApiError without a tokenizer."""
         if self.tokenizer is None:
-            raise unsupported("prompt", " as text: this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+            raise unsupported(param, " as text: this deployment has no tokenizer (`model.skip_tokenizer_init`)")
         return self.tokenizer
 
     def need_renderer(self) -> Renderer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Bert": ("bert", SMALL),
     "Roberta": ("roberta", ROBERTA),
     "XLMRoberta": ("xlm-roberta", ROBERTA),
+    "Camembert": ("camembert", ROBERTA),
+    "Electra": ("electra", SMALL | {"embedding_size": 64}),
     "DistilBert": ("distilbert", DISTILBERT),
     "ModernBert": ("modernbert", SMALL | {"local_attention": 6, "num_hidden_layers": 5, "max_position_embeddings": 64}),
     "NomicBert": ("nomic_bert", SMALL),
@@ -48,7 +51,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "JinaEmbeddingsV3": ("jina_embeddings_v3", SMALL | {"type_vocab_size": 1}),
     "EuroBert": ("eurobert", SMALL | {"num_key_value_heads": 2}),
 }
-HAVE_VOCABULARY = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "ModernBert", "EuroBert")
+HAVE_VOCABULARY = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "ModernBert", "EuroBert")
 
 
 def built(stem: str, end: str, **changes: Any) -> Any:
@@ -238,3 +241,17 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch_of_invariant_kernels(stem
     for text, found in zip(TEXTS, together, strict=True):
         (alone,) = pooled(model, "classify", [text])
         assert torch.equal(alone, found)
+
+
+def test_a_class_that_is_bidirectional_by_its_name_pools_as_config_json_says(tmp_path: Path):
+    """Llama Nemotron Embed, whose class is code of its repository."""
+    theirs = build_decoder("LlamaModel", "llama", is_causal=False, pooling="avg")
+    theirs.config.architectures = ["LlamaBidirectionalModel"]
+    folder = save(theirs, tmp_path / "model")
+    values = json.loads((folder / "config.json").read_text())
+    values.pop("is_causal")
+    (folder / "config.json").write_text(json.dumps(values | {"architectures": ["LlamaBidirectionalModel"]}))
+    model = stepped(folder, tmp_path)
+    with torch.inference_mode():
+        states = [theirs(ids(text), use_cache=False).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "embed", [each.mean(0, keepdim=True) for each in states], 1e-4)

@@ -13,9 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.formats.registry import find
+from stoker.model.pooling import PoolHead, Pooling
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.messages import MessagesRequest
+from stoker.server.protocol.pooling import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from stoker.server.protocol.pooling_dialects import (
+    CohereEmbedRequest,
+    TeiDecodeRequest,
+    TeiEmbedRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+)
 from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import UNSERVED
@@ -30,7 +45,21 @@ ROUTES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/messages": (MessagesRequest, {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}),
     "/tokenize": (TokenizeRequest, {"prompt": "Hello"}),
     "/detokenize": (DetokenizeRequest, {"tokens": [5]}),
+    "/v1/embeddings": (EmbeddingRequest, {"input": ["Hello", "world"]}),
+    "/pooling": (PoolingRequest, {"input": ["Hello", "world"]}),
+    "/classify": (ClassifyRequest, {"input": "Hello"}),
+    "/v1/score": (ScoreRequest, {"queries": "Hello", "documents": ["Hello", "world"]}),
+    "/rerank": (RerankRequest, {"query": "Hello", "documents": ["Hello", "world"]}),
+    "/v2/embed": (CohereEmbedRequest, {"texts": ["Hello", "world"]}),
+    "/embed": (TeiEmbedRequest, {"inputs": ["Hello", "world"]}),
+    "/predict": (TeiPredictRequest, {"inputs": "Hello"}),
+    "/similarity": (TeiSimilarityRequest, {"inputs": {"source_sentence": "Hello", "sentences": ["Hello"]}}),
+    "/decode": (TeiDecodeRequest, {"ids": [5]}),
 }
+HEADS = tuple(
+    PoolHead(task=task, width=width, modes=("last",) if task in ("embed", "classify") else ())
+    for task, width in FakeEngine().widths.items()
+)
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/b"}, "maxItems": 2}, "c": {"enum": ["x", 1]}},
@@ -133,7 +162,8 @@ BYTES = st.binary(max_size=40) | st.text(alphabet='{}[]",:\\u0d8e1tfn -+.', max_
 
 @pytest.fixture(scope="module")
 def fuzzed(folder: Path) -> Served:
-    return Served(folder, answer_format=find("hermes"), responses_store="memory")
+    options = {"responses_store": "memory", "pooling": Pooling(heads=HEADS)}
+    return Served(folder, answer_format=find("hermes"), **options)
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +193,9 @@ def check_random_fields(fuzzed: Served, route: str, data: st.DataObject) -> None
     model, valid = ROUTES[route]
     names = st.sampled_from(sorted([*model.model_fields, *UNSERVED[model.route], "x"]))
     fields = data.draw(st.dictionaries(names, VALUES, max_size=3))  # words: ok
-    short = {"max_output_tokens": 2} if route == "/v1/responses" else {"max_tokens": 2}
-    content = json.dumps({**valid, **short, **fields}).encode("utf-8", "surrogatepass")
+    short = {"/v1/responses": "max_output_tokens"}.get(route, "max_tokens")
+    limit = {short: 2} if route.startswith(("/v1/chat", "/v1/comp", "/v1/resp", "/v1/mess")) else {}
+    content = json.dumps({**valid, **limit, **fields}).encode("utf-8", "surrogatepass")
     response = fuzzed.post(route, content)
     assert response.status_code in (200, 400, 404), response.text
     if response.status_code != 200:

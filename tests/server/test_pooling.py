@@ -107,6 +107,22 @@ class TestEmbeddings:
         assert bare.content == response.content
         assert "metadata" not in bare.headers
 
+    def test_a_header_describes_some_hundred_vectors(self, folder: Path):
+        embedding = serving(folder, EMBED, engine=FakeEngine(max_queued=8192))
+        fields = {"input": [[5]] * 401, "encoding_format": "bytes"}
+        assert error(embedding.post("/v1/embeddings", fields)) == (400, "array_above_max_length", "encoding_format")
+        described = embedding.post("/v1/embeddings", {**fields, "input": [[5]] * 400}).headers["metadata"]
+        assert len(described) < 60_000
+        only = embedding.post("/v1/embeddings", {**fields, "encoding_format": "bytes_only"})
+        assert len(only.content) == 401 * 8 * 4
+
+    def test_token_ids_need_no_tokenizer(self, folder: Path):
+        served = serving(folder, EMBED, model={"skip_tokenizer_init": True, "tokenizer": ""})
+        assert served.post("/v1/embeddings", {"input": [5, 6]}).status_code == 200
+        assert error(served.post("/v1/embeddings", {"input": "a"})) == (400, "unsupported_parameter", "input")
+        body = {"queries": "a", "documents": ["b"]}
+        assert error(served.post("/v1/score", body)) == (400, "unsupported_parameter", "documents")
+
     def test_a_cut_vector_is_a_unit_vector(self, embedding: Served, tokenizer: Tokenizer):
         answer = embedding.post("/v1/embeddings", {"input": "the cat", "dimensions": 4}).json()
         wanted = unit(vectors(tokenizer, ["the cat"])[:, :4])

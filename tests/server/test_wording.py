@@ -45,6 +45,10 @@ def test_a_wrong_field_is_described_in_plain_words(fields: dict[str, Any], messa
 
 
 MANY = dict.fromkeys(map(str, range(2000)), 5)
+INPUTS: dict[str, Any] = {
+    "CohereEmbedRequest": ["x"],
+    "TeiSimilarityRequest": {"source_sentence": "x", "sentences": ["x"]},
+}
 WRONG = [5, -(10**30), 10**30, 1.5, "x" * 70_000, [], [5] * 2000, {}, {"x": {}}, True, MANY]
 FOREIGN = ("should", "valid dictionary", "instance of", "after validation", "is not valid")
 
@@ -52,6 +56,7 @@ FOREIGN = ("should", "valid dictionary", "instance of", "after validation", "is 
 def errors_of(model: str) -> Iterator[tuple[str, ApiError]]:
     """Each field and the error of a wrong value of it."""
     valid = {**CHAT, "prompt": "x", "tokens": [], "token_ids": [5], "input": "x", "max_tokens": 5}
+    valid |= {"queries": "x", "query": "x", "documents": [{"text": "x"}], "inputs": INPUTS.get(model, "x"), "ids": [5]}
     for field in MODELS[model].model_fields:
         for value in WRONG:
             try:

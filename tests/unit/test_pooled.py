@@ -73,6 +73,7 @@ def test_similarities_by_hand():
 def test_max_sim_takes_the_best_document_token_of_each_query_token():
     query, document = np.array([[1, 0], [0, 1]], np.float32), np.array([[2, 0], [0.5, 3], [1, 1]], np.float32)
     assert pooled.max_sim(query, document) == 2 + 3
+    assert pooled.max_sim(query, document[:0]) == 0
 
 
 def test_sparse_weights_of_tokens_keep_the_largest_and_leave_out_special_ones():

@@ -39,7 +39,7 @@ class BenchFlags:
         typer.Option(
             "--batch-size",
             min=1,
-            help=f"latency: prompts per batch. embed: texts per request. By default {_LATENCY['batch_size']}.",
+            help=f"latency: prompts per batch. embed: texts per request; by default {_LATENCY['batch_size']}.",
         ),
     ] = None
     num_iters: Annotated[

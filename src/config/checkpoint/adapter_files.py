@@ -30,10 +30,16 @@ from .stored import StoredTensor
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of `lora.max_lora_rank`
 _OLD_WEIGHTS = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
 _CHUNK_BYTES, _NUM_THREADS = 8 << 20, 8
+_READ_BYTES = 1 << 18  # at once: they are hashed while they are in the cache
 
 
 def read_adapter(
-    folder: Path, spec: ModelSpec, *, max_rank: int | None = None, target_modules: Collection[str] = ()
+    folder: Path,
+    spec: ModelSpec,
+    *,
+    max_rank: int | None = None,
+    target_modules: Collection[str] = (),
+    digest: str | None = None,
 ) -> AdapterSpec:
     """What an adapter adds to a model, if the engine computes all of it.
 
@@ -41,12 +47,14 @@ def read_adapter(
         spec: of the whole model, not of one device's part.
         max_rank: `lora.max_lora_rank`; None: any.
         target_modules: `lora.lora_target_modules`; layers with other names are left out. Empty: none is.
+        digest: what the description has as its digest, where the caller computes that of the files; None: it is
+            computed here.
 
     Raises ModelFilesError that names the key or the tensor: M302 for a missing file, M303 for a damaged one, M305 for
     weights in another format, M306 for an invalid value, M310 for what this build does not compute, M311 for what does
     not fit the model.
     """
-    found = _described(folder, spec, target_modules)
+    found = _described(folder, spec, target_modules, digest)
     if max_rank is not None and found.max_rank > max_rank:
         worst = max(found.deltas, key=lambda delta: delta.rank)
         wanted = next((rank for rank in RANKS if rank >= worst.rank), None)
@@ -59,7 +67,7 @@ def read_adapter(
     return found
 
 
-def _described(folder: Path, spec: ModelSpec, target_modules: Collection[str]) -> AdapterSpec:
+def _described(folder: Path, spec: ModelSpec, target_modules: Collection[str], digest: str | None) -> AdapterSpec:
     config = read_adapter_config(folder)
     weights = _weights(folder)
     targets = Targets(spec)
@@ -87,7 +95,7 @@ def _described(folder: Path, spec: ModelSpec, target_modules: Collection[str]) -
         raise ModelFilesError(f"{weights}: no tensor of it changes a layer of the model{why}", code="M311")
     return AdapterSpec(
         folder=folder,
-        digest=adapter_digest(folder),
+        digest=adapter_digest(folder) if digest is None else digest,
         weights=weights,
         deltas=tuple(sorted(chosen, key=lambda delta: places[delta.target])),
         replaced=tuple(kept),
@@ -148,9 +156,13 @@ def _chunk_digests(path: Path) -> Iterator[bytes]:
         size = file.seek(0, 2)
 
     def digest(start: int) -> bytes:
+        found, buffer, left = hashlib.sha256(), memoryview(bytearray(_READ_BYTES)), _CHUNK_BYTES
         with open_file(path) as own:
             own.seek(start)
-            return hashlib.sha256(own.read(_CHUNK_BYTES) or b"").digest()
+            while left and (count := own.readinto(buffer[:left])):
+                found.update(buffer[:count])
+                left -= count
+        return found.digest()
 
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         yield from pool.map(digest, range(0, size, _CHUNK_BYTES))
@@ -275,7 +287,8 @@ def _check_rank(file: Path, pair: Pair, rank: int, module: str, config: AdapterC
 
 
 def _check_complete(config: AdapterConfig, file: Path, targets: Targets, deltas: Collection[str]) -> None:
-    """Raise M311 if a module that `target_modules` names has tensors in some layers only: the others have been lost."""
+    """Raise M311 if a module that `target_modules` names has tensors in some layers only, or experts that
+    `target_parameters` names have none in a layer: the others have been lost."""
     for name in config.targets:
         ends = (f".{name}", *(f".{part}" for part in FUSED.get(name.rpartition(".")[2], ())))
         found = [target for target in deltas if f".{target}".endswith(ends)]
@@ -288,3 +301,13 @@ def _check_complete(config: AdapterConfig, file: Path, targets: Targets, deltas:
                         f"`{name}`; write `layers_to_transform` if only some layers were trained",
                         code="M311",
                     )
+    for name in config.parameters:
+        place, _, last = name.rpartition(".")
+        for layer in range(targets.spec.num_layers) if place in ("experts", "mlp.experts") else ():
+            target = f"model.layers.{layer}.mlp.experts.0.{FUSED.get(last, (last,))[0]}"
+            if target in targets.shapes and target not in deltas:
+                raise ModelFilesError(
+                    f"{file}: no tensors of `{target}`, although `target_parameters` in {config.path.name} has "
+                    f"`{name}`",
+                    code="M311",
+                )

@@ -32,7 +32,7 @@ from .kimi_delta import kimi_delta_cpu
 from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
 from .linear import Linear, PackedLinear, quantise_linear_reference
-from .lora_add import lora_add_cpu
+from .lora_add import are_finite_cpu, lora_add_cpu, pack_lora_cpu
 from .lora_experts import adapted_experts_cpu
 from .norm_parts import norm_parts_cpu
 from .output_gate import gate_outputs_cpu
@@ -122,6 +122,8 @@ def cpu_kernels(
         join_linear=join_linear_cpu,
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         lora_add=lora_add_cpu(library, dtype),
+        pack_lora=pack_lora_cpu(unrecorded, dtype),
+        are_finite=are_finite_cpu(unrecorded, dtype),
         embed=embed_cpu(library),
         adapt_rows=adapt_rows_cpu(library, dtype),
         weight_rows=embed_cpu(unrecorded),

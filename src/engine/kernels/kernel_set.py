@@ -98,7 +98,15 @@ from .linear import (
     repack_linear_reference,
     rounding_rows,
 )
-from .lora_add import LoraAdd, lora_add_by_row, lora_add_reference
+from .lora_add import (
+    AreFinite,
+    LoraAdd,
+    PackLora,
+    are_finite_reference,
+    in_panels,
+    lora_add_by_row,
+    lora_add_reference,
+)
 from .lora_experts import AdaptedExperts, adapted_experts_reference
 from .ngram_rows import NGramRows, ngram_rows_reference
 from .norm_parts import NormParts, norm_parts_reference
@@ -166,6 +174,8 @@ class KernelSet:
     join_linear: JoinLinear = join_linear_reference
     linear: Linear = linear_reference
     lora_add: LoraAdd = lora_add_reference
+    pack_lora: PackLora = in_panels
+    are_finite: AreFinite = are_finite_reference
     embed: Embed = embed_reference
     adapt_rows: AdaptRows = adapt_rows_reference
     weight_rows: Embed = embed_reference  # as `embed`, for threads beside that of the steps: no capture has its calls

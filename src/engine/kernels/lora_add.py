@@ -12,6 +12,7 @@ adapters through a table of addresses, so that captured steps compute what these
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +20,7 @@ from typing import Protocol
 import torch
 
 from ...model.adapter_bytes import PANEL
-from .cpu.library import INT64, POINTER, CpuLibrary, pointer
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +162,62 @@ def delta_reference(x: torch.Tensor, weights: LoraWeights, widths: Sequence[int]
     return delta if weights.bias is None else delta + weights.bias
 
 
-def in_panels(b: torch.Tensor) -> torch.Tensor:
-    """b: [columns, rank]. Returns [panels, rank, PANEL], padded with zeros."""
-    columns, rank = b.shape
-    panels = -(-columns // PANEL)
-    padded = b.new_zeros(panels * PANEL, rank)
-    padded[:columns] = b
+# b, factor and the number of columns: see `in_panels`
+PackLora = Callable[[torch.Tensor, torch.dtype, float, int], torch.Tensor]
+AreFinite = Callable[[torch.Tensor], bool]
+
+
+def in_panels(
+    b: torch.Tensor, dtype: torch.dtype | None = None, factor: float = 1.0, columns: int | None = None
+) -> torch.Tensor:
+    """B in the layout of the kernels.
+
+    Args:
+        b: [rows, rank], the rows are columns of the product.
+        dtype: of the result; None: that of b.
+        factor: multiplies the elements in float32, before they are rounded.
+        columns: at least the rows of b; None: as many.
+    Returns:
+        [panels, rank, PANEL], padded with zeros.
+    """
+    rows, rank = b.shape
+    panels = -(-(rows if columns is None else columns) // PANEL)
+    padded = b.new_zeros(panels * PANEL, rank, dtype=dtype or b.dtype)
+    padded[:rows] = b if factor == 1 else b.float() * factor
     return padded.view(panels, PANEL, rank).transpose(1, 2).contiguous()
+
+
+def are_finite_reference(values: torch.Tensor) -> bool:
+    """Whether no element is infinite or not a number."""
+    # The sum of all is finite nearly always, and takes a fraction of the time.
+    return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
+
+
+def pack_lora_cpu(library: CpuLibrary, dtype: torch.dtype) -> PackLora:
+    """The op of one thread, for threads beside that of the steps: torch's would compute with several."""
+    call = library.op("pack_lora", dtype, [POINTER] * 2 + [INT64] * 3 + [FLOAT])
+
+    def pack_lora(b: torch.Tensor, of_result: torch.dtype, factor: float, columns: int) -> torch.Tensor:
+        if not b.dtype is of_result is dtype:
+            return in_panels(b, of_result, factor, columns)
+        (rows, rank), count = b.shape, -(-columns // PANEL)
+        panels = torch.empty(count, rank, PANEL, dtype=dtype)
+        call(pointer(b.contiguous(), dtype), panels.data_ptr(), rows, rank, count, factor)
+        return panels
+
+    return pack_lora
+
+
+def are_finite_cpu(library: CpuLibrary, dtype: torch.dtype) -> AreFinite:
+    """See pack_lora_cpu."""
+    call = library.op("are_finite", dtype, [POINTER, INT64], INT)
+
+    def are_finite(values: torch.Tensor) -> bool:
+        if values.dtype is not dtype:
+            return are_finite_reference(values)
+        return bool(call(pointer(values, dtype), values.numel()))
+
+    return are_finite
 
 
 def lora_add_cpu(library: CpuLibrary, dtype: torch.dtype) -> LoraAdd:

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ import torch
 
 from ...config import ModelFilesError
 from ...config.checkpoint.adapter_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ...config.checkpoint.adapter_files import adapter_digest
 from ...model.adapter import AdapterSpec
 from ..api import AdapterError, AdapterRef
 from .places import Places
@@ -60,16 +62,25 @@ class Adapters:
     """
 
     def __init__(
-        self, places: Places, read: Read, max_copies: int, dtype: torch.dtype, device: torch.device, rank: int = 0
+        self,
+        places: Places,
+        read: Read,
+        max_copies: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        rank: int = 0,
+        *,
+        digest: Callable[[Path], str] = adapter_digest,
     ) -> None:
         """
-        read: the description of an adapter in a folder; raises ModelFilesError.
+        read: the description of an adapter in a folder; raises ModelFilesError. Its digest is not used.
         max_copies: adapters in memory, at least the number of slots. One more is there from the time when it is read
             until it has its slot.
         rank: index of this process among the processes that divide each layer.
+        digest: of the files in a folder; raises ModelFilesError.
         """
         self.places = places
-        self._read, self._max_copies = read, max_copies
+        self._read, self._digest, self._max_copies = read, digest, max_copies
         self.dtype, self._device, self._rank = dtype, device, rank
         self._copies: OrderedDict[str, AdapterWeights] = OrderedDict()  # the one that was used last at the end
         self._slots: list[str] = [""] * places.num_slots  # digests
@@ -219,13 +230,19 @@ class Adapters:
         folder = Path(ref.folder)
         try:
             before = _states(folder)
-            spec = self._read(folder)
-            if spec.digest != ref.digest:
-                raise _changed(ref)
-            self.places.check(spec)
-            weights = read_weights(spec, self.places, self.dtype, self._device, self._rank)
-            if _states(folder) != before:  # the digest may be that of other bytes than the weights
-                raise _changed(ref)
+            with ThreadPoolExecutor(1) as beside:  # to hash the bytes takes as long as to read the weights
+                digest = beside.submit(self._digest, folder)
+                try:
+                    spec = self._read(folder)
+                    self.places.check(spec)
+                    weights = read_weights(spec, self.places, self.dtype, self._device, self._rank)
+                except Exception:
+                    with contextlib.suppress(ModelFilesError):  # what could not be read is the error then
+                        if digest.result() != ref.digest:
+                            raise _changed(ref) from None
+                    raise
+                if digest.result() != ref.digest or _states(folder) != before:
+                    raise _changed(ref)  # or the digest may be that of other bytes than the weights
             return weights
         except AdapterError:
             raise

@@ -12,6 +12,7 @@ from ...model.adapted_layers import is_of_expert
 from ...model.adapter import AdapterSpec, Replaced
 from ...model.tensor_parallel import Slice
 from ..api import AdapterError
+from ..kernels import KernelSet
 from ..kernels.adapt_rows import LoraEmbedding
 from ..kernels.lora_add import LoraLayer
 from ..kernels.lora_experts import LoraExperts
@@ -89,6 +90,7 @@ class Places:
         *,
         experts: Sequence[ExpertLayer] = (),
         elsewhere: Collection[str] = (),
+        kernels: KernelSet | None = None,
         embedding: LoraEmbedding | None = None,
         multiplier: float = 1.0,
         max_saved_elements: int = 0,
@@ -103,6 +105,7 @@ class Places:
         others: names of weights that are in other parts of the model, whose products have no deltas.
         experts: layers of experts, each of which stays where it is.
         elsewhere: names of weights that other processes have, which add their deltas.
+        kernels: of the model; None: torch's.
         embedding: of the tokens; None in a later stage. multiplier: of its rows.
         max_saved_elements, embedding_elements: see LoraSettings.
         slices: of the weights that this process has a part of, by the names of their tensors.
@@ -118,7 +121,7 @@ class Places:
             )
             for each in experts
         ]
-        self.base: Sequence[FusedLayer] = layers  # the layers of the model that computes: other kernels have others
+        self.use(layers, kernels or KernelSet())
         self.embedding, self.multiplier = embedding, multiplier
         self._max_saved_elements, self._embedding_elements = max_saved_elements, embedding_elements
         self.num_slots = num_slots
@@ -136,6 +139,10 @@ class Places:
                     for part, name in enumerate(names):
                         self._places[name] = Place(product, part, (slices or {}).get(f"{name}.weight"), name)
 
+    def use(self, base: Sequence[FusedLayer], kernels: KernelSet) -> None:
+        """Read adapters with these kernels, and the weights of these layers: other kernels have layers of their own."""
+        self.base, self.kernels = base, kernels
+
     def find(self, target: str) -> Place | None:
         """The place of a weight, by its name in model/tensors.py; None if another process has it."""
         return self._places.get(self._aliases.get(target, target))
@@ -146,6 +153,12 @@ class Places:
             return self.layers[product].widths
         layer = self.experts[product.layer]
         return (layer.hidden,) if product.is_down else layer.gate_up_widths
+
+    def in_features(self, product: Product) -> int:
+        if isinstance(product, int):
+            return self.layers[product].in_features
+        layer = self.experts[product.layer]
+        return layer.inner if product.is_down else layer.hidden
 
     def check(self, spec: AdapterSpec) -> None:
         """Raise AdapterError for an adapter that changes a weight whose product has no deltas, or for which there is no

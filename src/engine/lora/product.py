@@ -13,7 +13,7 @@ import torch
 from ...config import ModelFilesError
 from ...model.adapter import LowRank, Replaced, StoredMatrix
 from ...model.tensor_parallel import Slice
-from ..kernels.lora_add import LoraWeights, in_panels
+from ..kernels.lora_add import LoraWeights
 from .places import FusedLayer, Place, Places, Product
 from .tensors import AdapterTensors
 
@@ -51,58 +51,72 @@ class ReadProduct:
         rank: int,
     ) -> None:
         """base: None of an expert, whose own weights are not read."""
-        self._widths, self._base, self._tensors = places.widths(product), base, tensors
+        self._widths, self._in_features = places.widths(product), places.in_features(product)
+        self._base, self._tensors, self._pack = base, tensors, places.kernels.pack_lora
         self._dtype, self._rank = dtype, rank
-        self._a: list[torch.Tensor] = []
-        self._first_of: dict[
-            StoredMatrix, int
-        ] = {}  # parts of a layer that is fused in the adapter too have the same A
-        self._num_rows = 0
-        self._bias, self._factors = torch.zeros(sum(self._widths)), torch.ones(sum(self._widths))
+        # Parts of a layer that is fused in the adapter too have the same A.
+        self._first_of: dict[StoredMatrix, int] = {}
+        self._vectors: dict[str, torch.Tensor] = {}  # the bias and the factors, if there are some
 
     def read(self, parts: Mapping[int, Change], device: torch.device) -> LoraWeights:
+        a = self._read_a(parts)
         first, b, columns, column = [], [], None, 0
         for part, width in enumerate(self._widths):
-            start, matrix, own = 0, torch.empty(width, 0), slice(column, column + width)
+            start, panels, own = 0, None, slice(column, column + width)
             column += width
             if (change := parts.get(part)) is not None:
                 if change.weight is not None and change.weight.rows is not None:
-                    columns = self._set_columns(change)
+                    columns = self._set_columns(change, a)
                 elif change.weight is not None:
-                    start, matrix = -1, self._own_weight(change, own)
+                    start, panels = len(a), self._own_weight(change, own)
                 elif change.delta is not None:
-                    start, matrix = self._delta(change.delta, change.place, own)
+                    start = self._first_of[change.delta.a]
+                    panels = self._b(change.delta, change.place, own)
                 self._add_bias(change, own)
             first.append(start)
-            b.append(in_panels(matrix.to(self._dtype)).to(device))
-        # Columns that are set are the last rows of A; the inputs themselves follow these.
-        a = torch.cat(self._a) if self._a else torch.empty(0, self._in_features(parts), dtype=self._dtype)
+            b.append(self._pack(torch.empty(width, 0), self._dtype, 1.0, width) if panels is None else panels)
         return LoraWeights(
-            a.contiguous().to(device),
-            tuple(len(a) if start < 0 else start for start in first),
-            tuple(b),
-            self._bias.to(device) if bool(self._bias.any()) else None,
-            self._factors.to(device) if bool((self._factors != 1).any()) else None,
-            None if columns is None else columns.to(device),
+            a.to(device),
+            tuple(first),
+            tuple(each.to(device) for each in b),
+            **{name: vector.to(device) for name, vector in self._vectors.items()},
+            set_columns=None if columns is None else columns.to(device),
         )
 
-    def _in_features(self, parts: Mapping[int, Change]) -> int:
-        assert self._base is not None, "an expert has deltas only"
-        return self._base.in_features
+    def _vector(self, name: str, value: float) -> torch.Tensor:
+        """The bias or the factors, whose elements are `value` at first. [columns of all parts]"""
+        return self._vectors.setdefault(name, torch.full((sum(self._widths),), value))
 
-    def _delta(self, delta: LowRank, place: Place, own: slice) -> tuple[int, torch.Tensor]:
-        """The first row of A, and B."""
-        a = _sliced(self._tensors.matrix(delta.a), place.slice, 1)
-        if delta.a not in self._first_of:
-            self._first_of[delta.a] = self._num_rows
-            self._a.append(a.to(self._dtype))
-            self._num_rows += delta.rank
-        b = self._rows(self._tensors.matrix(delta.b) * delta.scale, place, own)
-        if delta.magnitude is not None:
-            magnitudes = self._rows(self._tensors.matrix(delta.magnitude), place, own)[:, 0]
-            self._factors[own] = self._magnified(place.name, a, b, magnitudes)
-            b = b * self._factors[own, None]
-        return self._first_of[delta.a], b
+    def _read_a(self, parts: Mapping[int, Change]) -> torch.Tensor:
+        """A of all parts, with space for the rows of columns that are set at the end."""
+        num_rows = 0
+        matrices: list[tuple[LowRank, Place]] = []
+        for change in parts.values():
+            if change.delta is not None and change.delta.a not in self._first_of:
+                self._first_of[change.delta.a] = num_rows
+                num_rows += change.delta.rank
+                matrices.append((change.delta, change.place))
+        num_set = sum(len(self._own_columns(change)[0]) for change in parts.values())
+        a = torch.empty(num_rows + num_set, self._in_features, dtype=self._dtype)
+        for delta, place in matrices:
+            first = self._first_of[delta.a]
+            rows = a[first : first + delta.rank]
+            if place.slice is None or place.slice.dim != 1:
+                self._tensors.read_into(delta.a, rows)
+            else:
+                rows.copy_(_sliced(self._tensors.matrix(delta.a), place.slice, 1))
+        return a
+
+    def _b(self, delta: LowRank, place: Place, own: slice) -> torch.Tensor:
+        b = _sliced(self._tensors.matrix(delta.b), place.slice, 0)
+        if delta.magnitude is None:
+            return self._pack(b, self._dtype, delta.scale, own.stop - own.start)
+        b = _padded(b.float() * delta.scale, own.stop - own.start)
+        magnitudes = self._rows(delta.magnitude, place, own)[:, 0]
+        exact = _sliced(self._tensors.matrix(delta.a), place.slice, 1).float()
+        factors = self._vector("factors", 1.0)
+        factors[own] = self._magnified(place.name, exact, b, magnitudes)
+        return self._pack(b * factors[own, None], self._dtype, 1.0, len(b))
 
     def _magnified(self, name: str, a: torch.Tensor, b: torch.Tensor, magnitudes: torch.Tensor) -> torch.Tensor:
         """The magnitudes over the lengths of the rows of W + B @ A. [rows]; 1 of rows that are zeros."""
@@ -115,47 +129,52 @@ class ReadProduct:
 
     def _own_weight(self, change: Change, own: slice) -> torch.Tensor:
         assert change.weight is not None, "the caller has found one"
-        self._factors[own] = 0
-        return self._rows(_sliced(self._tensors.matrix(change.weight.values), change.place.slice, 1), change.place, own)
+        self._vector("factors", 1.0)[own] = 0
+        weight = _sliced(self._tensors.matrix(change.weight.values), change.place.slice, 1)
+        return self._pack(_sliced(weight, change.place.slice, 0), self._dtype, 1.0, own.stop - own.start)
 
-    def _set_columns(self, change: Change) -> torch.Tensor:
-        """The columns of this process that are the adapter's. Their rows are added to A."""
+    def _set_columns(self, change: Change, a: torch.Tensor) -> torch.Tensor:
+        """The columns of this process that are the adapter's. Their rows are written to the end of A."""
         assert change.weight is not None, "the caller has found some"
-        assert change.weight.rows is not None, "the caller has found some"
-        name = change.place.name
-        if self._base is not None and self._base.bias_of(name) is not None:
+        if self._base is not None and self._base.bias_of(change.place.name) is not None:
             raise ModelFilesError(
-                f"the rows of tokens in `{name}` have biases, which this build does not add", code="M310"
+                f"the rows of tokens in `{change.place.name}` have biases, which this build does not add", code="M310"
             )
-        ids = torch.tensor(change.weight.rows)
+        columns, rows = self._own_columns(change)
+        a[len(a) - len(columns) :] = self._tensors.matrix(change.weight.values)[rows].to(self._dtype)
+        return columns
+
+    def _own_columns(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
+        """The columns of this process that are the adapter's, [n] int32, and the rows that it has for them, [n]."""
+        if change.weight is None or change.weight.rows is None:
+            return torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.int64)
+        ids = torch.tensor(change.weight.rows, dtype=torch.int64)
         ranges = [range(sum(self._widths))] if change.place.slice is None else change.place.slice.ranges
-        places, start = torch.full_like(ids, -1), 0
+        columns, start = torch.full_like(ids, -1), 0
         for each in ranges:
             is_own = (ids >= each.start) & (ids < each.stop)
-            places[is_own] = ids[is_own] - each.start + start
+            columns[is_own] = ids[is_own] - each.start + start
             start += len(each)
-        self._a.append(self._tensors.matrix(change.weight.values)[places >= 0].to(self._dtype))
-        self._num_rows += len(self._a[-1])
-        return places[places >= 0].to(torch.int32)
+        is_own = columns >= 0
+        return columns[is_own].to(torch.int32), is_own.nonzero()[:, 0]
 
     def _add_bias(self, change: Change, own: slice) -> None:
         delta, place = change.delta, change.place
         if place.slice is not None and place.slice.dim == 1 and self._rank:
             return  # inputs are divided: one rank adds biases
-        if delta is not None and delta.bias is not None:
-            self._bias[own] += self._rows(self._tensors.matrix(delta.bias) * delta.scale, place, own)[:, 0]
-        is_own = change.bias is not None or bool((self._factors[own] != 1).any())
-        before = self._base.bias_of(place.name) if is_own and self._base is not None else None
+        has_factors = "factors" in self._vectors
+        before = self._base.bias_of(place.name) if self._base and (change.bias or has_factors) else None
+        after = before if change.bias is None else self._rows(change.bias.values, place, own)[:, 0]
+        if after is not None:
+            self._vector("bias", 0.0)[own] = after
         if before is not None:
-            self._bias[own] -= self._factors[own] * before
-        if change.bias is not None:
-            self._bias[own] += self._rows(self._tensors.matrix(change.bias.values), place, own)[:, 0]
-        elif before is not None:
-            self._bias[own] += before
+            self._vector("bias", 0.0)[own] -= before * self._vector("factors", 1.0)[own] if has_factors else before
+        if delta is not None and delta.bias is not None:
+            self._vector("bias", 0.0)[own] += self._rows(delta.bias, place, own)[:, 0] * delta.scale
 
-    def _rows(self, matrix: torch.Tensor, place: Place, own: slice) -> torch.Tensor:
-        """The rows of a matrix with all rows of a weight that this process has."""
-        return _padded(_sliced(matrix, place.slice, 0), own.stop - own.start)
+    def _rows(self, stored: StoredMatrix, place: Place, own: slice) -> torch.Tensor:
+        """The rows of a matrix with all rows of a weight that this process has, float32."""
+        return _padded(_sliced(self._tensors.matrix(stored).float(), place.slice, 0), own.stop - own.start)
 
 
 def _sliced(matrix: torch.Tensor, own: Slice | None, dim: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from ...model.adapter import AdapterSpec, LowRank, Replaced
 from ..kernels.adapt_rows import AdaptedRows
-from ..kernels.lora_add import LoraWeights, in_panels
+from ..kernels.lora_add import LoraWeights
 from ..kernels.lora_experts import ExpertLora
 from .places import ExpertProduct, Places, Product
 from .product import Change, ReadProduct
@@ -42,7 +42,13 @@ def read_weights(
 
     Raises ModelFilesError, or OSError, for files that cannot be read.
     """
-    tensors = AdapterTensors(spec)
+    with AdapterTensors(spec, places.kernels.are_finite) as tensors:
+        return _read(spec, places, tensors, dtype, device, rank)
+
+
+def _read(
+    spec: AdapterSpec, places: Places, tensors: AdapterTensors, dtype: torch.dtype, device: torch.device, rank: int
+) -> AdapterWeights:
     found: dict[Product, dict[int, Change]] = defaultdict(dict)
     for delta in spec.deltas:
         if (place := places.find(delta.target)) is None:
@@ -73,18 +79,20 @@ def _embedding(
     spec: AdapterSpec, places: Places, tensors: AdapterTensors, dtype: torch.dtype, device: torch.device
 ) -> AdaptedRows | None:
     own, factor = spec.embedding, places.multiplier
+    if own is None:
+        return None
+    if places.embedding is None:
+        tensors.check(*((own.a, own.b) if isinstance(own, LowRank) else (own.values,)))
+        return None
     match own:
-        case None:
-            return None
         case LowRank():
-            a, b = tensors.matrix(own.a).T.to(dtype).contiguous(), tensors.matrix(own.b) * (own.scale * factor)
-            found = AdaptedRows(a=a.to(device), b=in_panels(b.to(dtype)).to(device))
+            a = tensors.matrix(own.a).T.to(dtype).contiguous()
+            b = places.kernels.pack_lora(tensors.matrix(own.b), dtype, own.scale * factor, own.out_features)
+            return AdaptedRows(a=a.to(device), b=b.to(device))
         case Replaced():
             rows = (tensors.matrix(own.values).to(dtype) * factor).to(device).contiguous()
             if own.rows is None:
-                found = AdaptedRows(rows)
-            else:
-                ids = torch.tensor(own.rows, dtype=torch.int32, device=device)
-                order = ids.argsort()
-                found = AdaptedRows(rows[order].contiguous(), ids[order].contiguous())
-    return None if places.embedding is None else found
+                return AdaptedRows(rows)
+            ids = torch.tensor(own.rows, dtype=torch.int32, device=device)
+            order = ids.argsort()
+            return AdaptedRows(rows[order].contiguous(), ids[order].contiguous())

@@ -39,6 +39,7 @@ def adapters_of(resolved: Resolved, loaded: LoadedModel) -> Adapters | None:
         spec=resolved.model_spec,
         max_rank=settings.max_rank,
         target_modules=settings.target_modules,
+        digest="",
     )
     return Adapters(
         places_of(resolved, settings, loaded),
@@ -72,6 +73,7 @@ def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -
         loaded.device,
         experts=experts,
         elsewhere=elsewhere,
+        kernels=loaded.kernels,
         embedding=LoraEmbedding(spec.hidden_size, settings.max_loras, loaded.device) if embed is not None else None,
         multiplier=1.0 if embed is None else embed.multiplier,
         max_saved_elements=settings.max_saved_elements,
@@ -110,7 +112,7 @@ def adapter_features(loaded: LoadedModel) -> tuple[StepFeature, ...]:
         return ()
     places = loaded.adapters.places
     layers = adapted_layers(loaded, loaded.adapters)
-    places.base = linears_of(loaded.model, loaded.adapters.dtype)
+    places.use(linears_of(loaded.model, loaded.adapters.dtype), loaded.kernels)
 
     def is_in(plan: StepPlan, slots: SlotTable) -> bool:
         return bool(slots.columns[ADAPTER_SLOT][plan.slots].any())

@@ -51,6 +51,7 @@ _BERT_NAMES = {
     "LayerNorm.beta": "LayerNorm.bias",
     "^bert.": "",
     "^roberta.": "",
+    "^electra.": "",
     **_EMBEDDING_NAMES,
     "^encoder.layer.": "model.layers.",
     ".attention.self.query.": ".self_attn.q_proj.",
@@ -158,6 +159,13 @@ _ROBERTA_HEADS = {
     "token_labels": (_LABELS,),
     "vocabulary": (HeadLayer("head.dense", outputs="hidden", activation="gelu", norm="head.norm"), _OUTPUT),
 }
+_ELECTRA_HEADS = {
+    "labels": (
+        HeadLayer("classifier.dense", outputs="hidden", activation="gelu"),
+        HeadLayer("classifier.out_proj"),
+    ),
+    "token_labels": (_LABELS,),
+}
 _DISTILBERT_HEADS = _BERT_HEADS | {
     "labels": (HeadLayer("pre_classifier", outputs="hidden", activation="relu"), _LABELS)
 }
@@ -197,7 +205,14 @@ _HEADS: tuple[str, ...] = (
     "dense.",
     "pre_classifier.",
 )
-_HEADS += ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "discriminator_predictions.")
+_HEADS += (
+    "generator_predictions.",
+    "generator_lm_head.",
+    "vocab_transform.",
+    "vocab_layer_norm.",
+    "vocab_projector.",
+    "discriminator_predictions.",
+)
 
 
 def _classes(
@@ -257,6 +272,21 @@ FAMILIES: Mapping[str, Family] = {
         _ROBERTA_HEADS,
         "roberta",
         **_ROBERTA_PARTS,
+    ),
+    **_classes("Camembert", "camembert", "CamemBERT", _ROBERTA, _ROBERTA_HEADS, "roberta", **_ROBERTA_PARTS),
+    **_classes(
+        "Electra",
+        "electra",
+        "ELECTRA",
+        _COMMON | {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4, "embedding_size": 128},
+        _ELECTRA_HEADS,
+        "electra",
+        **_WITH_TABLE
+        | {
+            "equal_keys": {"embedding_size": "hidden_size"},
+            "fixed": {"is_decoder": False, "position_embedding_type": "absolute"},
+            "renames": _BERT_NAMES,
+        },
     ),
     **_classes(
         "DistilBert",

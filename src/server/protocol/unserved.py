@@ -149,6 +149,8 @@ _POOLING = (
     _refused("documents are texts; send those of one field", "rank_fields", routes=(Route.RERANK,)),
     _refused("documents are not cut in parts", "max_chunks_per_doc overlap_tokens", routes=(Route.RERANK,)),
     _refused(TEXT_ONLY, "images", routes=(Route.COHERE_EMBED,)),
+    _refused("send `raw_scores`, which leaves out the activation", "parameters", routes=(Route.TEI_PREDICT,)),
+    _refused("send `prompt`: this is not TEI's route of that name", "inputs", routes=(Route.TOKENIZE,)),
 )  # fmt: skip
 _TABLE = (
     *_POOLING,

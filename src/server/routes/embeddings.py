@@ -16,12 +16,13 @@ from ...pooled import Floats, as_json, encoded, sparse_entries
 from ...text.pool_prompts import PoolPrompt
 from ..endpoint import Call
 from ..protocol import json
-from ..protocol.errors import unsupported
+from ..protocol.errors import bad_request, unsupported
 from ..protocol.json import MAX_VALUES
 from ..protocol.pooling import BYTES_FORMATS, MAX_TEXTS, EmbeddingRequest, PoolingRequest, VectorFields
 from ..service import Service
 from .pooled_texts import Pooled, checked_dimensions, head_of, input_prompts, pooled, vectors_of
 
+MAX_DESCRIBED = 400  # vectors in the header of octets: clients refuse headers beyond 64 KB
 OCTETS = "application/octet-stream"
 
 
@@ -60,6 +61,9 @@ async def _answer(call: Call, body: VectorFields, tasks: Sequence[PoolTask], pre
     if is_octets and len(forms) > 1:
         raise unsupported("encoding_format", f" {body.encoding_format!r} with several tasks")
     prompts, params = await input_prompts(call, body)
+    if body.encoding_format == "bytes" and len(prompts) > MAX_DESCRIBED:
+        message = f"a header describes at most {MAX_DESCRIBED} vectors, not {len(prompts)}: send `bytes_only` or base64"
+        raise bad_request(message, code="array_above_max_length", param="encoding_format")
     found = await pooled(call, body, prompts, params, tasks, prefix=prefix)
     size = sum(array.size for result in found.results for array in result.values())
     if is_octets:

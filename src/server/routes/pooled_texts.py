@@ -107,6 +107,7 @@ async def text_prompts(
 ) -> list[PoolPrompt]:  # fmt: skip
     """Raises ApiError or InvalidRequest."""
     service = call.service
+    service.need_tokenizer(params[0].partition("[")[0])
     maker, limits = service.prompt_maker, limits_of(service, cut)
     return await in_thread(
         service,
@@ -183,17 +184,13 @@ async def pooled(
     response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
     ids = itertools.repeat(engine_id) if len(prompts) == 1 else (f"{engine_id}-{n}" for n in range(len(prompts)))
     scope, named, rank = call.salted(body.cache_salt), tuple(tasks), call.rank
-    requests = [
-        EngineRequest(
-            request_id=request_id,
-            inputs=RequestInputs(
-                prompt.token_ids, PoolingParams(named, prompt.first, prompt.second), scope, adapter=call.adapter
-            ),
-            priority=body.priority or 0,
-            rank=rank,
-        )
-        for prompt, request_id in zip(prompts, ids, strict=False)
-    ]
+
+    def request(prompt: PoolPrompt, request_id: str) -> EngineRequest:
+        task = PoolingParams(named, prompt.first, prompt.second)
+        inputs = RequestInputs(prompt.token_ids, task, scope, adapter=call.adapter)
+        return EngineRequest(request_id=request_id, inputs=inputs, priority=body.priority or 0, rank=rank)
+
+    requests = await call.sized(len(prompts), lambda: list(map(request, prompts, ids)))
     run = PoolingRun(
         service.client, requests, service.metrics, arrived_at=call.arrived_at, clock=service.clock, charge=call.charge
     )

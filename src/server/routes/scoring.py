@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ...model.pooling import PoolTask
 from ...pooled import max_sim, similarities
 from ...text.length import too_long
@@ -45,6 +43,7 @@ async def scored(
 
     Raises ApiError, InvalidRequest or ClientGone.
     """
+    call.service.need_tokenizer(documents[0].param.partition("[")[0])
     maker = call.service.prompt_maker
     if options.instruction is not None and not maker.has_instruction:
         raise unsupported("instruction", ": this model's prompts have none")
@@ -133,24 +132,27 @@ async def _by_vectors(
     answer = await pooled(call, body, prompts, params, [task], prefix=prefix)
     head = head_of(service, task)
 
-    def compare() -> list[float]:
-        arrays = [vectors_of(service, head, result[task]) for result in answer.results]
-        of_queries, of_documents = arrays[: len(queries)], arrays[len(queries) :]
-        if is_late:
-            kept = [
-                array[[token not in skipped for token in prompt.token_ids[head.skips_first :][: len(array)]]]
-                for array, prompt in zip(of_documents, prompts[len(queries) :], strict=True)
-            ]
-            return [max_sim(of_queries[i if len(queries) > 1 else 0], array) for i, array in enumerate(kept)]
-        if len(queries) == 1:
-            found: list[float] = similarities(of_queries[0][0], np.concatenate(of_documents), similarity).tolist()
-            return found
-        pairs = zip(of_queries, of_documents, strict=True)
-        return [float(similarities(query[0], document, similarity)[0]) for query, document in pairs]
+    pooling, num_queries = service.need_pooling(), len(queries)
+    skipped = frozenset(pooling.skipped_tokens)
 
-    pooling = service.need_pooling()
-    skipped, similarity = frozenset(pooling.skipped_tokens), pooling.similarity
-    return await call.sized(sum(len(prompt.token_ids) for prompt in prompts), compare), answer
+    def compare_tokens() -> list[float]:
+        arrays = [vectors_of(service, head, result[task]) for result in answer.results]
+        kept = [
+            array[[token not in skipped for token in prompt.token_ids[head.skips_first :][: len(array)]]]
+            for array, prompt in zip(arrays[num_queries:], prompts[num_queries:], strict=True)
+        ]
+        return [max_sim(arrays[index if num_queries > 1 else 0], array) for index, array in enumerate(kept)]
+
+    def compare() -> list[float]:
+        rows = vectors_of(service, head, answer.rows(task))
+        if num_queries == 1:
+            found: list[float] = similarities(rows[0], rows[1:], pooling.similarity).tolist()
+            return found
+        pairs = zip(rows[:num_queries], rows[num_queries:], strict=True)
+        return [float(similarities(query, document[None], pooling.similarity)[0]) for query, document in pairs]
+
+    num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    return await call.sized(num_tokens, compare_tokens if is_late else compare), answer
 
 
 def _both_kinds(

@@ -49,7 +49,7 @@ def table() -> dict[str, object]:
         ("render ", ["k8s", "kserve", "compose", "systemd"]),
         ("completion f", ["fish"]),
         ("init --preset th", ["throughput"]),
-        ("import --from ", ["vllm", "sglang", "llama.cpp", "tgi", "ollama", "stoker"]),
+        ("import --from ", ["vllm", "sglang", "llama.cpp", "tgi", "tei", "infinity", "ollama", "stoker"]),
         ("explain -o ", ["text", "json", "md"]),
         ("bench --endpoint c", ["chat", "completions"]),
         ("bench st", ["startup"]),

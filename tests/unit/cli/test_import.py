@@ -80,7 +80,7 @@ def test_json_contains_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ["vllm serve x", "--from", "tensorrt"],
             2,
-            "'tensorrt' is not one of 'vllm', 'sglang', 'llama.cpp', 'tgi', 'ollama', 'stoker'",
+            "'tensorrt' is not one of 'vllm', 'sglang', 'llama.cpp', 'tgi', 'tei', 'infinity', 'ollama', 'stoker'",
         ),
         (["vllm serve x", "--from"], 2, "--from"),
     ],

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.config.plan.shapes import SHAPES, spec_of
 
 from stoker.model.guess import guess
+from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
 from stoker.model.tensor_parallel import of_one_device, slices, tensor_parallel_problem
 from stoker.model.tensors import model_shapes
@@ -120,3 +121,24 @@ def test_a_bias_that_is_added_after_the_sum_is_on_the_first_device_alone() -> No
     bias = "model.layers.0.self_attn.o_proj.bias"
     assert bias not in slices(spec, 2, 0)
     assert slices(spec, 2, 1)[bias].ranges == ()
+
+
+SMALL = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(("name", "problem"), [
+    ("BertModel", None),
+    ("XLMRobertaForSequenceClassification", None),
+    ("BertForMaskedLM", "what it makes of a text comes from its output layer, of which each device has a part"),
+])  # fmt: skip
+def test_heads_of_the_output_layer_are_not_divided(name: str, problem: str | None) -> None:
+    spec, _ = read_config({"architectures": [name], **SMALL})
+    assert tensor_parallel_problem(spec, 2) == problem
+    assert tensor_parallel_problem(spec, 1) is None
+
+
+def test_every_device_has_the_classifier() -> None:
+    spec, _ = read_config({"architectures": ["XLMRobertaForSequenceClassification"], **SMALL})
+    found = slices(spec, 2, 1)
+    assert not [name for name in found if name.startswith("classifier.")]
+    assert found["model.layers.0.self_attn.o_proj.bias"].ranges == ()  # the first device adds it

@@ -133,6 +133,33 @@ void lora_add(const T* x, T* out, const int32_t* tokens, const int32_t* starts, 
     });
 }
 
+// panels [count, rank, kLoraPanel] = b [rows, rank] times a factor, padded with zeros. One thread: steps go on meanwhile.
+template <class T>
+void pack_lora(const T* b, T* panels, int64_t rows, int64_t rank, int64_t count, float factor) {
+    static thread_local Scratch memory;
+    T* block = memory.reserve<T>(kLoraPanel * rank);
+    for (int64_t panel = 0; panel < count; panel++, panels += rank * kLoraPanel) {
+        const int64_t first = panel * kLoraPanel, own = std::clamp<int64_t>(rows - first, 0, kLoraPanel);
+        for_each_vector(own * rank, [&](int64_t i, int64_t left) {
+            store_up_to(block + i, load_up_to(b + first * rank + i, left) * factor, left);
+        });
+        std::fill(block + own * rank, block + kLoraPanel * rank, T{});
+        for (int64_t k = 0; k < rank; k++) {
+            for (int64_t row = 0; row < kLoraPanel; row++) panels[k * kLoraPanel + row] = block[row * rank + k];
+        }
+    }
+}
+
+// Whether no element is infinite or not a number: such elements times 0 are not 0.
+template <class T>
+int are_finite(const T* values, int64_t count) {
+    Floats sum{};
+    for_each_vector(count, [&](int64_t i, int64_t left) { sum += load_up_to(values + i, left) * 0.0f; });
+    float total = 0;
+    for (int lane = 0; lane < kWidth; lane++) total += sum[lane];
+    return total == 0;
+}
+
 }  // namespace
 
 #define EXPORT_FOR(T, suffix)                                                                                         \
@@ -141,6 +168,10 @@ void lora_add(const T* x, T* out, const int32_t* tokens, const int32_t* starts, 
                                   int64_t depth, int64_t width) {                                                     \
         lora_add(x, out, tokens, starts, table, columns, parts, slots, depth, width);                                 \
     }                                                                                                                 \
+    EXPORT void pack_lora_##suffix(const T* b, T* panels, int64_t rows, int64_t rank, int64_t count, float factor) {  \
+        pack_lora(b, panels, rows, rank, count, factor);                                                              \
+    }                                                                                                                 \
+    EXPORT int are_finite_##suffix(const T* values, int64_t count) { return are_finite(values, count); }              \
     CAPTURABLE(lora_add_##suffix)
 
 EXPORT_FOR(float, float32)

@@ -497,6 +497,22 @@ def test_experts_whose_shapes_fit_no_layout_are_refused(tmp_path: Path, tensors:
     assert (caught.value.code, message in str(caught.value)) == ("M311", True), str(caught.value)
 
 
+def test_experts_that_are_missing_are_noticed(tmp_path: Path) -> None:
+    """PEFT's names of two parameters differ by `base_layer` only, so one of them is easily lost."""
+    both = ["experts.gate_up_proj", "experts.down_proj"]
+    for missing in 0, 1:
+        tensors: Arrays = {}
+        for layer in range(2):
+            tensors |= pair(f"{PREFIX}.{layer}.mlp.experts.base_layer", 8, 24, 6)
+            if layer != missing:
+                tensors |= pair(f"{PREFIX}.{layer}.mlp.experts", 12, 8, 6)
+        assert fault(write(tmp_path, tensors, target_modules=[], target_parameters=both), experts()) == (
+            "M311",
+            f"adapter_model.safetensors: no tensors of `model.layers.{missing}.mlp.experts.0.down_proj`, although "
+            "`target_parameters` in adapter_config.json has `experts.down_proj`",
+        )
+
+
 def test_a_square_expert_is_read_as_its_family_stores_it(tmp_path: Path) -> None:
     """Shapes do not say whether PEFT has taken inputs for outputs if they are equal."""
     tensors = pair(f"{PREFIX}.0.mlp.experts", 8, 8, 6)

@@ -173,6 +173,34 @@ def test_a_captured_call_reads_rows_and_adapters_when_it_is_replayed(level):
     assert out[1].abs().sum() == 0 < out[0].abs().sum()
 
 
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize(("rows", "rank", "columns"), [(64, 16, 64), (33, 3, 50), (7, 1, 7), (0, 4, 40), (40, 0, 40)])
+def test_b_is_packed_as_by_the_reference(level, dtype, rows, rank, columns):
+    b = torch.randn(rows, rank).to(dtype)
+    for factor in 1.0, 0.37:
+        expected = in_panels(b, dtype, factor, columns)
+        assert torch.equal(kernels_of(level, dtype).pack_lora(b, dtype, factor, columns), expected)
+        assert expected.shape == (-(-columns // 32), rank, 32)
+    other = torch.bfloat16 if dtype is torch.float32 else torch.float32
+    packed = kernels_of(level, dtype).pack_lora(b.to(other), dtype, 0.37, columns)
+    assert torch.equal(packed, in_panels((b.to(other).float() * 0.37).to(dtype), columns=columns))
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_numbers_that_are_not_finite_are_found(level, dtype, size):
+    are_finite = kernels_of(level, dtype).are_finite
+    largest = torch.full((size,), torch.finfo(dtype).max, dtype=dtype)  # whose sum is not finite
+    assert are_finite(largest)
+    for value in float("inf"), -float("inf"), float("nan"):
+        for place in {0, size - 1}:
+            values = largest.clone()
+            values[place] = value
+            assert not are_finite(values)
+
+
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 def test_other_shapes_are_refused(level):
     layer = LoraLayer((64,), 64, 1, torch.device("cpu"))

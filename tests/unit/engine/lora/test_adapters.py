@@ -68,7 +68,12 @@ class Store:
     def __init__(self, place: Path, max_copies: int, num_slots: int = 2) -> None:
         self.place, self.reads = place, []
         self.adapters = Adapters(
-            Places([QKV, OUT], {"norm"}, num_slots, 8, CPU), self._read, max_copies, torch.float32, CPU
+            Places([QKV, OUT], {"norm"}, num_slots, 8, CPU),
+            self._read,
+            max_copies,
+            torch.float32,
+            CPU,
+            digest=lambda folder: folder.name,
         )
 
     def _read(self, folder: Path) -> AdapterSpec:
