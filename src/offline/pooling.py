@@ -144,8 +144,6 @@ class Pooler:
         size = params.dimensions
         if size is not None and (problem := dimensions_problem(head, size)) is not None:
             raise InvalidRequest(problem, param="dimensions")
-        if size is None and task == "embed":
-            size = self.pooling.default_dimensions
         outputs = compute(prompts, task)
         arrays = [array_of(output.vectors[task]) for _, output in outputs if output.vectors is not None]
         if head.modes and arrays:  # one row each, which are finished together

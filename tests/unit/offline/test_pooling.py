@@ -188,3 +188,10 @@ def test_a_model_that_only_generates(tmp_path: Path):
     folder = write_checkpoint(tmp_path)
     with make(folder, runner="generate") as llm, pytest.raises(InvalidRequest, match="only generates tokens"):
         llm.embed("a")
+
+
+def test_the_size_of_embeddings_is_an_option(tmp_path: Path):
+    folder = write_checkpoint(tmp_path)
+    with make(folder, hf_overrides={"is_matryoshka": True}, pooler_config={"dimensions": 7}) as llm:
+        assert llm.embed("a")[0].outputs.hidden_size == 7
+        assert llm.embed("a", pooling_params=PoolingParams(dimensions=9))[0].outputs.hidden_size == 9
