@@ -18,6 +18,8 @@ def context_parallel_problem(spec: ModelSpec, num_devices: int, num_parts: int) 
 
 def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
     match mixer:
+        case Attention(is_causal=False):
+            return "tokens see later ones, and nothing is kept of a sequence"
         case Attention(window=int()) | LatentAttention(window=int()):
             return "some of its layers attend to a window, whose tokens each process keeps"
         case Attention(has_sinks=True) | LatentAttention(has_sinks=True):
@@ -65,6 +67,8 @@ def _undivided_in_time(mixer: Mixer) -> str | None:
             return "attention is to tokens that are chosen before the others have come"
         case Attention(index=BlockIndex()):
             return "attention is to tokens that are chosen before the others have come"
+        case Attention(is_causal=False):
+            return "tokens see later ones, which another process would compute"
         case Attention() | LatentAttention():
             return None
         case _:

@@ -39,7 +39,7 @@ def read_pooling(
     mode, is_late = family.pools, False
     if family.pools_key is not None and (named := config.get(family.pools_key)) is not None:
         is_late = named == _LATE
-        mode = "mean" if is_late else read_mode(named, family.pools_key)
+        mode = "mean" if is_late else _mode(named, family.pools_key)
     if family.makes in ("tokens", "states"):
         dimensions = _dimensions(config, hidden)
         vector = PoolHead(
@@ -54,7 +54,7 @@ def read_pooling(
             return Pooling(heads=(vector,))
         of_tokens = PoolHead(task="token_embed", modes=(), activation="normalize", width=hidden)
         return Pooling(heads=(vector, of_tokens), token_types=token_types)
-    labels = _labels(config)
+    labels = _labels(config, family.num_labels)
     layers = _layers(config, family, hidden, len(labels), eps)
     width = layers[-1].outputs
     if family.makes == "vocabulary":
@@ -62,7 +62,7 @@ def read_pooling(
         weights = PoolHead(task="sparse", modes=("max",), before=(*layers[:-1], last), width=width)
         return Pooling(heads=(weights,), token_types=token_types)
     if family.makes == "labels":
-        activation = _activation(config, whole, len(labels))
+        activation = "none" if family.is_reward else _activation(config, whole, len(labels))
         before, after = (layers, ()) if is_late else ((), layers)
         head = PoolHead(task="classify", modes=(mode,), before=before, after=after, activation=activation, width=width)
     else:
@@ -70,17 +70,17 @@ def read_pooling(
     return Pooling(heads=(head,), labels=labels, step_token=family.step_token, token_types=token_types)
 
 
-def read_mode(name: Any, key: str) -> PoolMode:
+def _mode(name: Any, key: str) -> PoolMode:
     if not isinstance(name, str) or name not in _MODES:
         raise ModelConfigError(f"`{key}` is {shown(name)}; supported: {', '.join(_MODES)}", "M304")
     return _MODES[name]
 
 
-def _labels(config: ConfigJson) -> tuple[str, ...]:
-    """Names of the labels, by number; two without names if the file says nothing, as in transformers."""
+def _labels(config: ConfigJson, usual: int) -> tuple[str, ...]:
+    """Names of the labels, by number. usual: how many there are without a name if the file says nothing."""
     named = config.get("id2label")
     if named is None:
-        count = config.count("num_labels", 2)
+        count = config.count("num_labels", usual)
         if count > _MAX_LABELS:
             raise ModelConfigError(f"`num_labels` is {count}; at most {_MAX_LABELS} are supported", "M304")
         return tuple(f"LABEL_{index}" for index in range(count))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from stoker.config import ConfigError
 from stoker.engine.api import EngineRequest, PoolingParams, RequestInputs
 
 from .checkpoints import save
@@ -64,3 +65,26 @@ def test_processes_that_share_an_encoder_give_what_one_gives(stem: str, parallel
         found = rows_by(pool(engine, TEXTS, "classify"), "classify")
     for each, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(each, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_the_format_of_a_cache_that_holds_nothing_does_not_matter(tmp_path: Path):
+    """Heads that are rotated are prepared by an op that writes a cache of this format for other models."""
+    theirs = built("ModernBert", "ForSequenceClassification", num_labels=3)
+    engine = Engine(settings(save(theirs, tmp_path / "model"), tmp_path, cache={"kv_cache_dtype": "int8"}))
+    with torch.inference_mode():
+        expected = [theirs(ids(text)).logits for text in TEXTS]
+    for found, wanted in zip(rows_by(pool(engine, TEXTS, "classify"), "classify"), expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        ({"prefill_context_parallel_size": 2}, "tokens see later ones, which another process would compute"),
+        ({"tensor_parallel_size": 2, "enable_dbo": True}, "models whose tokens see no later ones"),
+    ],
+)
+def test_the_tokens_of_a_text_are_not_divided(parallel: dict[str, Any], message: str, tmp_path: Path):
+    folder = save(built("Bert", "Model"), tmp_path / "model")
+    with pytest.raises(ConfigError, match=message):
+        settings(folder, tmp_path, parallel=parallel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,17 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch_of_invariant_kernels(stem
     for text, found in zip(TEXTS, together, strict=True):
         (alone,) = pooled(model, "classify", [text])
         assert torch.equal(alone, found)
+
+
+def test_a_class_that_is_bidirectional_by_its_name_pools_as_config_json_says(tmp_path: Path):
+    """Llama Nemotron Embed, whose class is code of its repository."""
+    theirs = build_decoder("LlamaModel", "llama", is_causal=False, pooling="avg")
+    theirs.config.architectures = ["LlamaBidirectionalModel"]
+    folder = save(theirs, tmp_path / "model")
+    values = json.loads((folder / "config.json").read_text())
+    values.pop("is_causal")
+    (folder / "config.json").write_text(json.dumps(values | {"architectures": ["LlamaBidirectionalModel"]}))
+    model = stepped(folder, tmp_path)
+    with torch.inference_mode():
+        states = [theirs(ids(text), use_cache=False).last_hidden_state[0] for text in TEXTS]
+    assert_alone_and_together(model, "embed", [each.mean(0, keepdim=True) for each in states], 1e-4)

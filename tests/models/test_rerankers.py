@@ -103,11 +103,13 @@ def test_reward_models_have_two_layers(architecture: str, task: str, num_labels:
     output = {"lm_head.weight": torch.zeros(97, 64)}  # published files have one
     save_file(body | layers | output, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
-    config |= {"architectures": [architecture], "num_labels": num_labels}
-    config.pop("id2label", None)
+    config |= {"architectures": [architecture]}
+    config = {key: value for key, value in config.items() if key not in ("id2label", "label2id", "num_labels")}
     (folder / "config.json").write_text(json.dumps(config))
     model = stepped(folder, tmp_path)
     pooling = model.spec.pooling
+    assert len(pooling.labels) == num_labels
+    assert pooling.head(task).activation == ("softmax" if task == "token_classify" else "none")
     assert pooling.step_token == (151651 if task == "token_classify" else None)
     expected = []
     with torch.inference_mode():

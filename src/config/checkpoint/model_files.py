@@ -129,8 +129,23 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
 
 def read_json(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """A JSON object. ModelFilesError names the file and, for a syntax error, the place."""
+    value = _read(path, at_most)
+    if not isinstance(value, dict):
+        raise ModelFilesError(f"{path}: must hold a JSON object", code="M303")
+    return value
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """A JSON list, with the same errors."""
+    value = _read(path, MAX_JSON_BYTES)
+    if not isinstance(value, list):
+        raise ModelFilesError(f"{path}: must hold a JSON list", code="M303")
+    return value
+
+
+def _read(path: Path, at_most: int) -> Any:
     try:
-        value = decode(read_file(path, at_most))
+        return decode(read_file(path, at_most))
     except FileTooLarge as error:
         raise ModelFilesError(f"{path}: {error.strerror}", code="M303") from error
     except OSError as error:
@@ -140,9 +155,6 @@ def read_json(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:
         raise ModelFilesError(f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}", code="M303") from error
     except ValueError as error:
         raise ModelFilesError(f"{path}: invalid JSON: {error}", code="M303") from error
-    if not isinstance(value, dict):
-        raise ModelFilesError(f"{path}: must hold a JSON object", code="M303")
-    return value
 
 
 def read_json_if_any(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:

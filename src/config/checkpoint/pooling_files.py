@@ -32,10 +32,9 @@ from ...model.pooling import (
 from ...model.read_pooling import read_activation
 from ...model.spec import ModelSpec
 from ..errors import ModelFilesError
-from .bounded_json import decode
 from .late_interaction import late_settings
 from .layout import HEAD_FILES
-from .model_files import MAX_JSON_BYTES, is_plain_name, read_json, read_json_if_any
+from .model_files import is_plain_name, read_json, read_json_if_any, read_json_list
 from .stored import StoredTensor
 from .torch_zip import read_torch_file
 
@@ -121,11 +120,13 @@ class _Modules:
     activation: PoolActivation = "none"
     masks: Mapping[str, Any] | None = None  # of MultiVectorMask
     score: PoolDense | None = None  # of the output layer
-    splade: bool = False
+    is_splade: bool = False
 
     def read(self, path: Path) -> ModelSpec:
         self.width = self.spec.hidden_size
-        modules = _list_in(path)
+        modules = read_json_list(path)
+        if not modules:
+            raise ModelFilesError(f"{path}: lists no modules", code="M303")
         for module in modules:
             match module:
                 case {"type": str(kind), "path": str(place)}:
@@ -205,17 +206,14 @@ class _Modules:
         for key, supported in (("pooling_strategy", "max"), ("activation_function", "relu")):
             if config.get(key, supported) != supported:
                 raise ModelFilesError(f"{path}: `{key}` is {shown(config[key])}; supported: {supported}", code="M304")
-        self.splade = True
+        self.is_splade = True
 
     def logit_score(self, place: str, config: Mapping[str, Any]) -> None:
         path, size = self.folder / place / "config.json", self.spec.vocab_size
         wanted, subtracted = config.get("true_token_id"), config.get("false_token_id")
-        for token in (wanted, subtracted):
-            if token is None and token is subtracted:
-                continue
+        for token in (wanted, wanted if subtracted is None else subtracted):
             if type(token) is not int or not 0 <= token < size:
                 raise ModelFilesError(f"{path}: {shown(token)} is no token of a vocabulary of {size}", code="M306")
-        assert isinstance(wanted, int)
         self.score = PoolDense(
             name=OUTPUT_LAYER,
             inputs=self.spec.hidden_size,
@@ -240,7 +238,7 @@ class _Modules:
             head = PoolHead(task="classify", after=(self.score,), activation="sigmoid", width=1)
             pooling = pooling.model_copy(update={"heads": (head,), "labels": ("LABEL_0",), "pair": "chat"})
             return spec.model_copy(update={"pooling": pooling, "generates": False})
-        if self.splade:
+        if self.is_splade:
             if pooling.head("sparse") is None:
                 raise ModelFilesError(
                     f"{path}: SpladePooling needs a class with logits of the vocabulary, not {spec.architecture}",
@@ -324,20 +322,6 @@ def _tensor_in(path: Path, name: str) -> StoredTensor:
     if name not in tensors:
         raise ModelFilesError(f"{path}: holds no tensor `{name}`", code="M302")
     return tensors[name]
-
-
-def _list_in(path: Path) -> list[Any]:
-    """A JSON list, for which `read_json` has the errors of a file that holds none."""
-    try:
-        content = path.read_bytes()
-        value = decode(content) if len(content) <= MAX_JSON_BYTES else None
-    except OSError as error:
-        raise ModelFilesError.unreadable(path, error) from error
-    except ValueError as error:
-        raise ModelFilesError(f"{path}: invalid JSON: {error}", code="M303") from error
-    if not isinstance(value, list) or not value:
-        raise ModelFilesError(f"{path}: must hold a list of modules", code="M303")
-    return value
 
 
 def _modes(path: Path, config: Mapping[str, Any]) -> tuple[PoolMode, ...]:

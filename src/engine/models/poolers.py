@@ -152,10 +152,10 @@ class Pooler:
         if not self.head.modes:
             return _through(self._before, states)
         skipped = first if first is not None and not self.head.includes_prompt else [0] * (len(starts) - 1)
-        pooled: list[torch.Tensor] = []
         if not self._before and self.head.modes in (("last",), ("cls",)):
             ends = starts[1:] - 1 if self.head.modes == ("last",) else starts[:-1]
             return _through(self._after, states[ends.to(states.device)])
+        pooled: list[torch.Tensor] = []
         for (start, end), skip in zip(pairwise(starts.tolist()), skipped, strict=True):
             # Row by row: a layer with an output for each token of the vocabulary needs much memory for all tokens.
             own = _through(self._before, states[start:end])

@@ -170,7 +170,8 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
         "cpu",
         getattr(torch, resolved.model.dtype),
         _head_dims(resolved),
-        kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
+        # A model that keeps nothing has no cache, whatever its format would be.
+        kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype) if resolved.model_spec.keeps.tensors else None,
         is_eager=resolved.model.enforce_eager,
         quantization=_quantization(resolved),
         activations=None if activations == "none" else activations,

@@ -99,17 +99,20 @@ def known_family(architecture: str) -> Family:
     return family
 
 
+_REWARD = HeadLayer("score.0", outputs="hidden", activation="relu"), HeadLayer("score.2")
 # ends of the names of their other classes -> what differs
 _OF_DECODERS: Mapping[str, Mapping[str, Any]] = {
     "ForSequenceClassification": {"makes": "labels", "head": (HeadLayer("score", has_bias=False),)},
     "ForTokenClassification": {"makes": "token_labels", "head": (HeadLayer("score"),)},
     "ForRewardModel": {
         "makes": "labels",
-        "head": (HeadLayer("score.0", outputs="hidden", activation="relu"), HeadLayer("score.2")),
+        "head": _REWARD,
+        "num_labels": 1,
+        "is_reward": True,
     },
     "ForProcessRewardModel": {
         "makes": "token_labels",
-        "head": (HeadLayer("score.0", outputs="hidden", activation="relu"), HeadLayer("score.2")),
+        "head": _REWARD,
         "step_token": 151651,  # <extra_0> of Qwen 2.5
     },
     "Model": {"makes": "states"},

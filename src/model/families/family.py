@@ -141,6 +141,8 @@ class Family:
     head: tuple[HeadLayer, ...] = ()  # layers of a classifier, in their order
     pools: PoolMode = "last"  # of what results are made, unless other files say so
     pools_key: str | None = None  # the key of config.json that says so
+    num_labels: int = 2  # unless config.json says otherwise
+    is_reward: bool = False  # its scores are compared as they are
     step_token: int | None = None  # at which a process reward model rates a step
     is_causal: bool = True  # tokens see only those before them, unless config.json says that they see all
     is_bare_first: bool = False  # the first layer has no norm before attention: the embedding has one

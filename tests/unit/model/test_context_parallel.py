@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.config.plan.shapes import spec_of
 
-from stoker.model.context_parallel import context_parallel_problem
+from stoker.model.context_parallel import context_parallel_problem, prompt_sharing_problem
+from stoker.model.read import read_config
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,9 @@ def test_what_depends_on_more_than_the_kept_tokens_is_not_shared() -> None:
     assert reason() is None
     assert reason(has_sinks=True) == "attention has sinks, which would be added once for each process"
     assert "ALiBi" in str(reason(alibi="after_scale"))
+
+
+def test_tokens_that_see_later_ones_are_computed_together() -> None:
+    spec, _ = read_config({"architectures": ["ModernBertModel"]})
+    assert prompt_sharing_problem(spec) == "tokens see later ones, which another process would compute"
+    assert context_parallel_problem(spec, 2, 2) == "tokens see later ones, and nothing is kept of a sequence"

@@ -15,6 +15,15 @@ def _lacks_gpus(v: Values) -> bool:
     return gpu is not None and not gpu.is_interpreted and v.topology.num_processes > gpu.num_visible
 
 
+def _has_undivided_steps(v: Values) -> bool:
+    """Whether steps are to be divided that can only be computed whole, or in fewer parts."""
+    if v.topology.num_prompt_groups > 1:
+        return bool(v.parallel.num_step_parts > 2)
+    is_causal = v.files is None or v.files.spec.is_causal
+    can_divide = v.exchanges_over_gloo and v.topology.num_stages == 1 and is_causal
+    return v.parallel.num_step_parts > 1 and not can_divide
+
+
 def _fewest_shared_tokens(v: Values) -> int:
     """Minimum number of tokens of a step that is shared."""
     return int(v.parallel.prefill_context_parallel_size) * MIN_TOKENS_EACH
@@ -99,17 +108,15 @@ RULES: tuple[Rule, ...] = (
         fields=(
             *("parallel.enable_dbo", "parallel.ubatch_size", "parallel.tensor_parallel_size"),
             *("parallel.pipeline_parallel_size", "parallel.prefill_context_parallel_size", "device.device"),
+            "model.model",
         ),
-        is_broken=lambda v: (
-            v.parallel.num_step_parts > 2
-            if v.topology.num_prompt_groups > 1
-            else v.parallel.num_step_parts > 1 and not (v.exchanges_over_gloo and v.topology.num_stages == 1)
-        ),
+        is_broken=_has_undivided_steps,
         message="`parallel.enable_dbo` and `ubatch_size` are for the processes of `tensor_parallel_size` that exchange "
-        "over a network, on CPUs, in one stage, and in two parts for those of `prefill_context_parallel_size`",
+        "over a network, on CPUs, in one stage, and in two parts for those of `prefill_context_parallel_size`, of "
+        "models whose tokens see no later ones",
         why="One part of a step is computed while the network has another. In shared memory the exchange is itself "
         "computed; the stages of a pipeline compute several steps at a time; the step of a GPU is one graph; a process "
-        "that shares prompts has two pieces of a step.",
+        "that shares prompts has two pieces of a step; a token that sees later ones needs all parts.",
         fixes=("remove `enable_dbo` and `ubatch_size`", "or set `nnodes` and `tensor_parallel_size`"),
     ),
     Rule(

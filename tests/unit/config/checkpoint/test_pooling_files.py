@@ -188,6 +188,8 @@ def test_a_folder_without_such_files_is_as_its_class_says(tmp_path: Path):
         ([("sparse_encoder.modules.SpladePooling", {"pooling_strategy": "sum"})], "`pooling_strategy` is 'sum'"),
         ([("sparse_encoder.modules.SpladePooling", {})], "needs a class with logits of the vocabulary"),
         ([("modules.LogitScore", {"true_token_id": 99})], "99 is no token of a vocabulary of 50"),
+        ([("modules.LogitScore", {})], "None is no token of a vocabulary of 50"),
+        ([("modules.LogitScore", {"true_token_id": 9, "false_token_id": -1})], "-1 is no token of a vocabulary of 50"),
         ([("modules.LogitScore", {"true_token_id": 9})], "needs a model with an output layer"),
     ],
 )  # fmt: skip
@@ -215,7 +217,8 @@ def test_wrong_settings_are_named(stem: str, values: dict[str, Any], message: st
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "must hold a list of modules"),
+        ("{}", "must hold a JSON list"),
+        ("[]", "lists no modules"),
         ("[1]", "each module must have a type and a path"),
         ('[{"type": "a.Pooling", "path": "../x"}]', "is no plain folder name"),
         ('[{"type": "a.Transformer", "path": "0_Transformer"}]', "serve this folder instead"),
