@@ -152,7 +152,8 @@ class SequenceBlocks:
 
     def append_cached(self, request: Request, cached: CachedPrefix) -> None:
         """Append cached blocks in place of reserved ones; their tokens count as computed."""
-        count = cached.num_blocks
+        if not (count := cached.num_blocks):
+            return
         num_tokens = count * self._block_size
         for table, block_ids in zip(request.block_ids, cached.block_ids, strict=True):
             self.pool.hold(_held(block_ids))

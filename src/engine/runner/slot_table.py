@@ -69,10 +69,11 @@ class SlotTable:
                 table[slot, : len(block_ids)] = block_ids
             self.num_blocks[slot] = len(admission.block_ids[0])
             self.pooled.pop(slot, None)
-            if isinstance(admission.inputs.task, PoolingParams):
-                self.pooled[slot] = admission.inputs.task
-            sampling, num_prompt = admission.inputs.sampling, admission.num_prompt_tokens
-            self.sampling.admit(slot, sampling, admission.seed, token_ids, num_prompt)
+            if isinstance(task := admission.inputs.task, PoolingParams):
+                self.pooled[slot] = task
+                self.sampling.admit_pooled(slot)
+            else:
+                self.sampling.admit(slot, task, admission.seed, token_ids, admission.num_prompt_tokens)
             for column in self._columns:
                 self.columns[column.name][slot] = column.value(admission, self.sampling)
         for slot, token_ids in plan.forced:

@@ -82,6 +82,11 @@ class SamplingTable:
             ending = sorted({*self._eos_token_ids, *sampling.stop_token_ids})
             self.ending_ids[slot] = np.array(ending, np.int64)
 
+    def admit_pooled(self, slot: int) -> None:
+        """Nothing is sampled for this sequence, so only what decides about logits is reset."""
+        self.release(slot)
+        self.num_prompt_logprobs[slot] = -1
+
     def _admit_bias(self, slot: int, sampling: SamplingParams) -> None:
         bias = {**sampling.logit_bias, **{ids[0]: -np.inf for ids in sampling.bad_word_ids if len(ids) == 1}}
         if bias:

@@ -88,3 +88,12 @@ def test_what_cannot_be_used_is_an_error_before_anything_runs(llm: LLM, folder: 
         LoRARequest("a", 0, "x")
     with make(folder / "model") as plain, pytest.raises(InvalidRequest, match="adapters are not enabled"):
         tokens(plain, LoRARequest("one", 1, str(folder / "one")))
+
+
+def test_each_prompt_is_embedded_with_its_adapter(llm: LLM, folder: Path) -> None:
+    one, two = (LoRARequest(name, 1, str(folder / name)) for name in ("one", "two"))
+    found = [each.outputs.embedding for each in llm.embed([PROMPT] * 3, lora_request=[None, one, two])]
+    for name, embedding in zip(("model", "merged-one", "merged-two"), found, strict=True):
+        with make(folder / name) as alone:
+            assert embedding == pytest.approx(alone.embed(PROMPT)[0].outputs.embedding, abs=1e-4)
+    assert found[1] != pytest.approx(found[0], abs=1e-2)
