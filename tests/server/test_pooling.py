@@ -354,6 +354,10 @@ class TestPooling:
             alone = served.post("/pooling", {"input": [[5, 6, 7]], "task": name}).json()["data"][0]["data"]
             whole = served.post("/pooling", {"input": [[5, 6, 7]], "task": task}).json()["data"][0]["data"]
             assert whole[name] == alone
+        cut = {"input": [5], "task": ["token_embed", "sparse"], "dimensions": 2}
+        assert error(served.post("/pooling", cut)) == (400, "invalid_value", "dimensions")
+        twice = served.post("/pooling", {"input": [5, 6], "task": "sparse&token_classify"}).json()["data"][0]["data"]
+        assert isinstance(twice, list)  # of one task, which has two names
         octets = {"input": [5], "task": ["embed", "token_embed"], "encoding_format": "bytes"}
         assert error(served.post("/pooling", octets)) == (400, "unsupported_parameter", "encoding_format")
         packed = served.post("/pooling", {**octets, "encoding_format": "base64"}).json()["data"][0]["data"]

@@ -37,8 +37,8 @@ async def pooling(call: Call) -> None:
     """Several tasks are results of one pass; what is returned for a text is then an object by task."""
     body = await call.body(PoolingRequest, most_values(call))
     heads = call.service.need_pooling().heads
-    tasks = [_known(call, task) for task in body.tasks] or [heads[0].task]
-    await _answer(call, body, tasks, "pool-", "pooling")
+    tasks = dict.fromkeys(_known(call, task) for task in body.tasks)
+    await _answer(call, body, [*tasks] or [heads[0].task], "pool-", "pooling")
 
 
 def _known(call: Call, task: PoolTask) -> PoolTask:
@@ -56,7 +56,9 @@ async def _answer(call: Call, body: VectorFields, tasks: Sequence[PoolTask], pre
     """kind: of the objects in the answer."""
     service = call.service
     model = await call.named_model(body.model)
-    forms = [_Form(service, body, head_of(service, task)) for task in tasks]
+    # With several tasks `dimensions` is about the embeddings among them.
+    cut = {"embed"} if "embed" in tasks else set(tasks)
+    forms = [_Form(service, body, head_of(service, task), is_cut=task in cut) for task in tasks]
     is_octets = body.encoding_format in BYTES_FORMATS
     if is_octets and len(forms) > 1:
         raise unsupported("encoding_format", f" {body.encoding_format!r} with several tasks")
@@ -93,14 +95,12 @@ async def _answer(call: Call, body: VectorFields, tasks: Sequence[PoolTask], pre
 class _Form:
     """How the results of one task are returned."""
 
-    def __init__(self, service: Service, body: VectorFields, head: PoolHead) -> None:
-        """Raises ApiError for a form that these results do not have."""
+    def __init__(self, service: Service, body: VectorFields, head: PoolHead, *, is_cut: bool) -> None:
+        """is_cut: whether `dimensions` is about these results. Raises ApiError for a form that they do not have."""
         self.head = head
         self.task: PoolTask = head.task
         self._service, self._body = service, body
-        self._dimensions = None
-        if head.task == "embed" or not isinstance(body, PoolingRequest) or len(body.tasks) < 2:
-            self._dimensions = checked_dimensions(head, body.dimensions, "dimensions")
+        self._dimensions = checked_dimensions(head, body.dimensions, "dimensions") if is_cut else None
         if head.task == "sparse" and body.is_binary:
             raise unsupported("encoding_format", f" {body.encoding_format!r} for the task `sparse`")
 
@@ -116,8 +116,10 @@ class _Form:
         step = self._service.need_pooling().step_token
         if step is None:
             return shown
+        first = self.head.skips_first
         return [
-            rows[[token == step for token in prompt.token_ids]] for rows, prompt in zip(shown, prompts, strict=True)
+            rows[[token == step for token in prompt.token_ids[first : first + len(rows)]]]
+            for rows, prompt in zip(shown, prompts, strict=True)
         ]
 
     def values(self, found: Sequence[Floats], prompts: Sequence[PoolPrompt]) -> list[bytes]:
