@@ -235,8 +235,14 @@ def test_models_are_described_in_the_words_of_every_client(folder: Path):
     assert contexts == [entry["max_model_len"]] * 4
     assert entry["architecture"]["input_modalities"] == model["input_modalities"] == ["text"]
     assert entry["capabilities"] == {
-        "tools": False, "vision": False, "reasoning": False, "structured": True,
-        "completion": True, "embeddings": True, "rerank": True, "classify": False,
+        "tools": False,
+        "vision": False,
+        "reasoning": False,
+        "structured": True,
+        "completion": True,
+        "embeddings": True,
+        "rerank": True,
+        "classify": False,
     }
     hermes = Served(folder, answer_format=FORMATS["hermes"]).get("/v1/models").json()
     assert hermes["data"][0]["capabilities"]["tools"]
