@@ -301,8 +301,8 @@ _CODES = (
         "M310",
         "adapter not supported",
         "An adapter (LoRA) has a key or a tensor that changes what it computes in a way that this build does not: "
-        "magnitudes of rows (DoRA), whole modules or rows of the embedding that it replaces, an initialisation that "
-        "changed the model's own weights. An adapter is applied whole or refused, never in part.",
+        "norms that it replaces, tokens from which on it acts (activated LoRA), an initialisation that changed the "
+        "model's own weights. An adapter is applied whole or refused, never in part.",
         "Follow the message. PEFT's `merge_and_unload` makes a model of any adapter, which can be served by itself.",
         EXIT_MODEL_FILES,
     ),

@@ -104,7 +104,7 @@ def test_all_linear_layers_get_what_peft_merges(tmp_path: Path, family: str) -> 
         ("qwen3_moe", EXPERTS),
         ("gpt_oss", EXPERTS),  # gates and ups alternate, and inputs are stored before outputs
         ("llama4", EXPERTS),  # PEFT takes inputs for outputs
-        ("granitemoe", ["input_linear.weight", "output_linear.weight"]),
+        ("granitemoe", EXPERTS),
     ],
 )
 def test_each_expert_gets_what_peft_merges(tmp_path: Path, family: str, parameters: list[str]) -> None:

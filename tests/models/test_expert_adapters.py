@@ -38,10 +38,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"target_parameters": BOTH},
     "gpt_oss": {"target_parameters": BOTH},  # clamped gates that alternate with ups; inputs are stored before outputs
     "llama4": {"target_parameters": BOTH},  # the router's weights multiply the inputs
-    "granitemoe": {"target_parameters": ["input_linear.weight", "output_linear.weight"]},
+    "granitemoe": {"target_parameters": BOTH},
     "deepseek_v3": {  # shared experts are linear layers
         "target_parameters": BOTH,
-        "target_modules": ["o_proj", "shared_experts.up_proj", "shared_experts.down_proj"],
+        "target_modules": ["o_proj", "shared_experts.down_proj"],
     },
 }
 
@@ -52,7 +52,7 @@ def of_experts(base: PreTrainedModel, folder: Path, seed: int, **config: Any) ->
     return adapter(base, folder, seed, **{**defaults, **config})
 
 
-@pytest.mark.parametrize("family", slow_but(FAMILIES, "qwen3_moe", "gpt_oss"))
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "qwen3_moe", "gpt_oss", "llama4"))
 def test_each_row_of_a_batch_has_its_own_adapter(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     base, folder = saved(family)
     own = FAMILIES[family]

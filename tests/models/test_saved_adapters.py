@@ -20,8 +20,10 @@ from stoker.engine.layers.linear import Linear
 from stoker.engine.runner import loaded_model
 
 from .adapters import Adapter, adapter, inputs_of, outputs, with_lora
+from .checkpoints import build, save
 from .conftest import Saved
 from .engine import Engine
+from .gguf_files import write_gguf
 from .quantised import METHODS, write, write_plain
 from .ranks import divided
 from .test_adapters import PROMPTS, SCORED, assert_scored_by, prompt_scores, scores
@@ -63,9 +65,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "magnitudes": ("llama", {"use_dora": True}),
     "magnitudes and biases": ("llama with biases", {"use_dora": True, "bias": "all"}),
     "magnitudes of fused layers": ("phi3", {"use_dora": True, "r": 3}),
-    "magnitudes of ordered rows": (
+    "magnitudes of layers that store inputs first": (
         "gpt2",
         {"use_dora": True, "target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True},
+    ),
+    "magnitudes of rows in another order": (
+        "qwen3_next",
+        {"use_dora": True, "target_modules": ["in_proj_qkvz", "q_proj", "out_proj"]},
     ),
 }
 
@@ -191,6 +197,17 @@ def test_rows_of_codes_have_their_lengths(name: str, saved: Callable[[str], Save
     found = prompt_scores(outputs(Engine(with_lora(tmp_path / "quantised", tmp_path)), PROMPTS, rows, SCORED))
     expected = prompt_scores(outputs(Engine(with_lora(plain, tmp_path)), PROMPTS, rows, SCORED))
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=0.0)
+
+
+def test_rows_of_a_gguf_file_have_their_lengths(tmp_path: Path):
+    """Its rows of queries and keys, and so their magnitudes, are in another order than those of the adapter."""
+    base = build("llama", hidden_size=256, intermediate_size=256, head_dim=64)
+    file, plain = write_gguf(save(base, tmp_path / "theirs"), tmp_path / "gguf", "Q8_0")
+    own = adapter(base, tmp_path / "own", 1, size=20.0, use_dora=True)
+    rows = [own, None, own, None, own]
+    found = prompt_scores(outputs(Engine(with_lora(file, tmp_path)), PROMPTS, rows, SCORED))
+    expected = prompt_scores(outputs(Engine(with_lora(plain, tmp_path)), PROMPTS, rows, SCORED))
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])

@@ -88,8 +88,9 @@ class LoRAConfig(Section):
         (),
         description=(
             "Layers that adapters apply to, by the ends of their names, such as `q_proj`; `qkv_proj` and "
-            "`gate_up_proj` are all of their parts. What an adapter has for other layers is left out. Empty: all "
-            "layers of each adapter. Fewer layers make steps faster, and answers other than what was trained."
+            "`gate_up_proj` are all of their parts. What an adapter has for other layers is left out, and no "
+            "memory is planned for it. Empty: all layers of each adapter. Fewer layers make steps faster, and answers "
+            "other than what was trained."
         ),
         examples=[["q_proj", "v_proj"]],
         json_schema_extra=about(notation="commas"),

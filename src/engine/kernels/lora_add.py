@@ -202,7 +202,8 @@ def pack_lora_cpu(library: CpuLibrary, dtype: torch.dtype) -> PackLora:
             return in_panels(b, of_result, factor, columns)
         (rows, rank), count = b.shape, -(-columns // PANEL)
         panels = torch.empty(count, rank, PANEL, dtype=dtype)
-        call(pointer(b.contiguous(), dtype), panels.data_ptr(), rows, rank, count, factor)
+        b = b.contiguous()  # kept until the call returns
+        call(pointer(b, dtype), panels.data_ptr(), rows, rank, count, factor)
         return panels
 
     return pack_lora

@@ -182,6 +182,10 @@ def test_b_is_packed_as_by_the_reference(level, dtype, rows, rank, columns):
         expected = in_panels(b, dtype, factor, columns)
         assert torch.equal(kernels_of(level, dtype).pack_lora(b, dtype, factor, columns), expected)
         assert expected.shape == (-(-columns // 32), rank, 32)
+    transposed = b.T.contiguous().T
+    assert torch.equal(
+        kernels_of(level, dtype).pack_lora(transposed, dtype, 1.0, columns), in_panels(b, columns=columns)
+    )
     other = torch.bfloat16 if dtype is torch.float32 else torch.float32
     packed = kernels_of(level, dtype).pack_lora(b.to(other), dtype, 0.37, columns)
     assert torch.equal(packed, in_panels((b.to(other).float() * 0.37).to(dtype), columns=columns))
