@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..model.quantised import OWN_CODES, shown
 from .cpu_features import Level, NoKernels, choose_level, this_cpu, wanted_level
@@ -89,6 +89,16 @@ def stage_table(
     else:
         table["decode_step"] = "replayed: captured at the first step of each batch size"
     return table
+
+
+def of_whole_texts(table: Mapping[str, str], *, is_causal: bool) -> dict[str, str]:
+    """The stages of a model that generates nothing, from those of one that does.
+
+    is_causal: its attention has a cache.
+    """
+    names = {} if is_causal else {"paged_attention": "attend_whole"}
+    left_out = ("sampling", "decode_step")
+    return {names.get(stage, stage): kernel for stage, kernel in table.items() if stage not in left_out}
 
 
 def torch_table(

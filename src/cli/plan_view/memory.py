@@ -27,6 +27,7 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     free = "" if plan.device.is_gpu else " free"
     as_free = ", as far as it is free" * (found.budget_bytes < int(ask.memory_share * found.memory_bytes))
     share = f"{ask.memory_share:g} of it{as_free}, {about(found.budget_bytes)}, to use"
+    has_cache = bool(found.kv_cache_bytes) or plan.model.spec.generates
     rows = [
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
@@ -44,7 +45,7 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
         *_blocks_beside(plan),
         *([("adapters", _adapters(plan))] if found.adapter_bytes else []),
         *([("experts", f"{about(found.moving_bytes)} while they move")] if found.moving_bytes else []),
-        ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
+        *([("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}")] if has_cache else []),
     ]
     for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype, ask.state_dtype):
         key = "latent window" if kind == "latent" and window else kind

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ...config.plan.plan import Plan
 from ...config.plan.text import TextForms
 from ...config.schema.types import format_about as about
+from ...model.pooling import PoolHead
 
 
 def model_rows(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
@@ -26,7 +27,9 @@ def model_rows(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
         rows.append(("stored", f"sharded state: {model.files.state.shown}"))
     context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "does not fit"
     rows.append(("context", f"{context}; the model supports {model.limit}"))
-    return rows + form_rows(forms)
+    if (pooling := spec.pooling) is not None:
+        rows += [(head.task, f"{head.width} elements{_pools(head)}") for head in pooling.heads]
+    return rows + form_rows(forms) * spec.generates
 
 
 def form_rows(forms: TextForms) -> list[tuple[str, str]]:
@@ -39,6 +42,14 @@ def form_rows(forms: TextForms) -> list[tuple[str, str]]:
         ("reasoning", f"{forms.reasoning}: {forms.reasoning_why}"),
         *(("", f"warning: {warning}") for warning in forms.warnings),
     ]
+
+
+def _pools(head: PoolHead) -> str:
+    """What a result of a head is made of."""
+    if not head.modes:
+        return " for each token"
+    tokens = " and ".join(head.modes)
+    return f", pooled: {tokens}" + (f"; {head.activation}" if head.activation != "none" else "")
 
 
 def _types(parts: Mapping[str, Mapping[str, int]]) -> list[str]:

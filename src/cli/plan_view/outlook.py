@@ -6,7 +6,9 @@ from ...config.plan.plan import Plan
 
 
 def capacity_rows(plan: Plan) -> list[tuple[str, str]]:
-    found = plan.capacity
+    found, ask = plan.capacity, plan.ask
+    if not plan.model.spec.generates:
+        return [("in a step", f"{ask.max_num_seqs} texts, {ask.max_num_batched_tokens} tokens together")]
     if not found.sequences:
         return []
     longest = list(found.longest.items())
@@ -23,11 +25,14 @@ def speed_rows(plan: Plan) -> list[tuple[str, str]]:
     speed = plan.speed
     if speed is None:
         return []
+    prompts = f"{_rate(speed.prefill)} tokens/s"
+    if not plan.model.spec.generates:
+        return [("texts", prompts)]
     at = f"at {speed.context} tokens of context"
     return [
         ("decode", f"{_rate(speed.decode_one)} tokens/s, one sequence {at}"),
         ("", f"{_rate(speed.decode_all)} tokens/s, {speed.num_seqs} sequences together"),
-        ("prefill", f"{_rate(speed.prefill)} tokens/s"),
+        ("prefill", prompts),
     ]
 
 

@@ -255,7 +255,7 @@ def grammar_memory(spec: ModelSpec, ask: Ask) -> Range:
     Measured with byte-level vocabularies of 32,000 and 152,000 tokens: 710 to 930 bytes per token remain allocated, and
     1050 to 1080 are needed while it is built; the allocator keeps the difference.
     """
-    tokens = spec.vocab_size if ask.has_grammars else 0
+    tokens = spec.vocab_size if ask.has_grammars and spec.generates else 0
     return Range(low=700 * tokens, likely=1050 * tokens, high=1600 * tokens)
 
 

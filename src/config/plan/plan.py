@@ -10,7 +10,7 @@ from ...model.latent import SPARSE_TABLE
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
 from ...model.through_transformers import through_transformers
-from ..cpu_kernels import planned_kernels
+from ..cpu_kernels import of_whole_texts, planned_kernels
 from ..resolve.decisions import Decisions
 from .ask import Ask, ask_of
 from .capacity import Capacity, Speed, capacity, speed
@@ -182,8 +182,9 @@ def _kernels(model: PlannedModel, ask: Ask, decisions: Decisions) -> dict[str, s
     )
     if files.implementation == "transformers":
         return found | through_transformers(spec)
+    found = found if spec.generates else of_whole_texts(found, is_causal=spec.is_causal)
     found |= SPARSE_TABLE if spec.is_sparse else {}
-    has_kernels = not found["paged_attention"].startswith("torch")
+    has_kernels = not found["rope_and_store"].startswith("torch")
     return found | COMPRESSED_TABLE if spec.is_compressed and not has_kernels else found
 
 

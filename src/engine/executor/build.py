@@ -253,9 +253,9 @@ def _loaded(
 
 
 def _grammars(resolved: Resolved) -> Grammars | None:
-    """The grammars of a model; None without a tokenizer."""
+    """The grammars of a model; None without a tokenizer, and of a model that generates nothing."""
     model = resolved.model
-    if model.skip_tokenizer_init:
+    if model.skip_tokenizer_init or not resolved.model_spec.generates:
         return None
     vocab_size, eos_token_ids = resolved.model_spec.vocab_size, resolved.model_files.eos_token_ids
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from ...config import Resolved
-from ...config.cpu_kernels import torch_table
+from ...config.cpu_kernels import of_whole_texts, torch_table
 from ...config.schema.types import format_about
 from ...model.quantised import scheme_of
 from ..api import EngineInfo
@@ -56,9 +56,11 @@ def _device(resolved: Resolved, device: torch.device) -> str:
 
 
 def _kernels(resolved: Resolved, loaded: LoadedModel) -> dict[str, str]:
-    if loaded.compilation is None:
-        return loaded.kernels.table
-    return torch_table(str(loaded.compilation), scheme_of(resolved.model.quantization))
+    table = loaded.kernels.table
+    if loaded.compilation is not None:
+        table = torch_table(str(loaded.compilation), scheme_of(resolved.model.quantization))
+    spec = resolved.model_spec
+    return table if spec.generates else of_whole_texts(table, is_causal=spec.is_causal)
 
 
 def _states(resolved: Resolved, loaded: LoadedModel) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.models.gguf_files import write_gguf
 from tests.unit.config.imitated_nodes import Node, machine
-from tests.unit.config.plan.shapes import SHAPES, write_config
+from tests.unit.config.plan.shapes import NATIVE, SHAPES, write_config
 
 import stoker.builtin
 from stoker.cli.app import main
@@ -58,6 +58,18 @@ def test_overrides_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["max_model_len"] == 1024
     assert answer["memory"]["kv_cache_bytes"] == 2 * 1024 * 114688
     assert answer["sequences_by_context"]["1024"] == 2
+
+
+def test_a_model_that_only_embeds_has_no_cache_no_chat_and_no_sampling(capsys: pytest.CaptureFixture[str]) -> None:
+    write_config(Path("bert"), NATIVE["bge-m3"][0])
+    options = ("--load-format", "dummy", "--skip-tokenizer-init")
+    assert plan("--model", "./bert", *options) == 0
+    out = capsys.readouterr().out
+    assert "  embed         1024 elements, pooled: cls; normalize" in out.splitlines()
+    assert "  in a step     64 texts, 8192 tokens together" in out.splitlines()
+    for word in ("KV cache", "chat template", "decode", "sampling", "paged_attention", "grammars", "sequences "):
+        assert word not in out.partition("decided for you")[0], word
+    assert "attend_whole" in out
 
 
 def test_replicas_share_a_cpu_and_have_a_gpu_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
