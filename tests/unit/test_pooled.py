@@ -51,13 +51,6 @@ def test_scores_are_standardised_before_the_activation():
     assert pooled.standardised(np.array([[4.65]], np.float32), 2.65, 0.5)[0, 0] == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_number_is_an_error(bad):
-    elements = np.array([1, bad, 2, 3], "<f4").tobytes()
-    with pytest.raises(pooled.NotFinite):
-        pooled.array_of(Vectors(2, elements))
-
-
 def test_vectors_follow_one_another():
     assert pooled.array_of(Vectors(2, struct.pack("<4f", 1, 2, 3, 4))).tolist() == [[1, 2], [3, 4]]
 
