@@ -106,6 +106,18 @@ def results_of(
     return finished(kept, (activation or head.activation) if activates else "none", dimensions)
 
 
+def of_steps(pooling: Pooling, head: PoolHead, rows: Floats, token_ids: Sequence[int]) -> Floats:
+    """The results of a process reward model's step tokens; of another model or task, all results of a text.
+
+    rows: as `results_of` returns them. token_ids: of the text.
+    """
+    step = pooling.step_token
+    if step is None or head.task != "token_classify":
+        return rows
+    kept: Floats = rows[np.array(token_ids)[head.skips_first : head.skips_first + len(rows)] == step]
+    return kept
+
+
 def similarities(query: Floats, documents: Floats, kind: Similarity) -> Floats:
     """How similar each document is to the query; a larger number is more similar, also for distances.
 

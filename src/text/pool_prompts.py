@@ -42,7 +42,7 @@ class PoolLimits:
 
     context: the most that the model takes. cut: a longer prompt is cut so; None: it is refused.
     query, document: longer texts of pairs are cut to these before they become prompts; None: they are not.
-    call: the most tokens that all prompts of a call have; None: any number.
+    call: the maximum number of tokens of all prompts of a call; None: any number.
     """
 
     context: int
@@ -53,11 +53,11 @@ class PoolLimits:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a prompt has once it is cut."""
+        """The maximum number of tokens of a prompt, once it is cut."""
         return self.context if self.cut is None else self.cut.num_tokens
 
     def check_call(self, num_tokens: int, param: str) -> None:
-        """Raises InvalidRequest if all prompts of a call have so many tokens that they would fill the memory."""
+        """Raises InvalidRequest if the prompts of a call have more tokens in all than it may have."""
         if self.call is not None and num_tokens > self.call:
             raise InvalidRequest(
                 f"the prompts of this request have {num_tokens} tokens or more, and may have {self.call} in all: "
@@ -89,7 +89,7 @@ class PromptMaker:
     ) -> list[PoolPrompt]:  # fmt: skip
         """One prompt for each text. params: the field of each, for errors. prefix: written before each.
 
-        Raises InvalidRequest for a text that is empty or too long, or of which a cut leaves nothing behind a prefix
+        Raises InvalidRequest for a text that is empty or too long, or of which a cut leaves nothing after a prefix
         that is not pooled.
         """
         prefix = self._cased(prefix)

@@ -621,6 +621,14 @@ class TestCohere:
         response = served.post("/v2/embed", {"texts": ["cat"], "input_type": "clustering"})
         assert error(response) == (400, "invalid_value", "input_type")
 
+    def test_empty_prompts_are_none(self, folder: Path, tokenizer: Tokenizer):
+        served = serving(folder, EMBED, pooling={"named_prompts": (("query", ""), ("document", ""))})
+        for kind in ("search_query", "classification", "clustering"):
+            assert served.post("/v2/embed", {"texts": ["cat"], "input_type": kind}).status_code == 200
+        assert {tuple(each.inputs.prompt_token_ids) for each in served.engine.requests} == {
+            tuple(tokenizer.encode("cat"))
+        }
+
     def test_truncation(self, folder: Path):
         served = serving(folder, EMBED, engine=FakeEngine(max_model_len=5))
         text = "the cat sat on a mat and the dogs ran"

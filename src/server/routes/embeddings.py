@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...model.pooling import PoolHead, PoolTask
-from ...pooled import Floats, as_json, encoded, sparse_entries
+from ...pooled import Floats, as_json, encoded, of_steps, sparse_entries
 from ...text.pool_prompts import PoolPrompt
 from ..endpoint import Call
 from ..protocol import json
@@ -114,14 +114,10 @@ class _Form:
         )
         if self.head.modes:  # one for each text: all at once
             return np.split(finish(np.concatenate(found)), len(found))
-        shown = [finish(each) for each in found]
-        step = self._service.need_pooling().step_token
-        if step is None:
-            return shown
-        first = self.head.skips_first
+        pooling = self._service.need_pooling()
         return [
-            rows[[token == step for token in prompt.token_ids[first : first + len(rows)]]]
-            for rows, prompt in zip(shown, prompts, strict=True)
+            of_steps(pooling, self.head, finish(rows), prompt.token_ids)
+            for rows, prompt in zip(found, prompts, strict=True)
         ]
 
     def values(self, found: Sequence[Floats], prompts: Sequence[PoolPrompt]) -> list[bytes]:
