@@ -11,7 +11,7 @@ import torch
 
 from stoker import pooled
 from stoker.engine.api import Vectors
-from stoker.model.pooling import PoolHead
+from stoker.model.pooling import PoolHead, Pooling
 
 SEED = 7
 
