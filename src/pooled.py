@@ -24,11 +24,8 @@ Integers = Literal["int8", "uint8", "binary", "ubinary"]
 ElementType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 Endianness = Literal["native", "big", "little"]
 BITS_PER_BYTE = 8
+_LARGEST_F16 = np.float32(65504)
 _SHORTEST = 1e-12  # a vector that is shorter than this has no direction, and is not made longer
-
-
-class NotFinite(ValueError):
-    """The model has computed NaN or an infinity. In float16 the usual cause is an overflow."""
 
 
 class SparseEntry(NamedTuple):
@@ -39,15 +36,17 @@ class SparseEntry(NamedTuple):
 
 
 def array_of(vectors: Vectors) -> Floats:
-    """The outputs of a head as an array. Raises NotFinite."""
-    found = np.frombuffer(vectors.elements, "<f4").astype(np.float32, copy=False).reshape(-1, vectors.width)
-    if not np.isfinite(found).all():
-        raise NotFinite("the model computed a value that is not a finite number")
-    return found
+    """The outputs of a head as an array. All elements are finite: the engine returns an error instead of others."""
+    return np.frombuffer(vectors.elements, "<f4").astype(np.float32, copy=False).reshape(-1, vectors.width)
 
 
 def dimensions_problem(head: PoolHead, dimensions: int) -> str | None:
-    """Why the vectors of a head cannot be cut to this number of elements; None if they can."""
+    """Why the vectors of a head cannot be cut to this number of elements; None if they can.
+
+    Many clients always send the number of elements that the vectors have, which is allowed for every model.
+    """
+    if dimensions == head.width:
+        return None
     if head.dimensions:
         if dimensions in head.dimensions:
             return None
@@ -91,18 +90,32 @@ def finished(values: Floats, activation: PoolActivation, dimensions: int | None 
 
 
 def results_of(
-    pooling: Pooling, head: PoolHead, found: Floats, dimensions: int | None = None, *, activates: bool = True
-) -> Floats:
+    pooling: Pooling, head: PoolHead, found: Floats, dimensions: int | None = None, *, activates: bool = True,
+    activation: PoolActivation | None = None,
+) -> Floats:  # fmt: skip
     """The results of one text: without those of special tokens that the head leaves out, cut, and activated.
 
     dimensions: None for the number of elements of embeddings that the deployment names, if it names one.
+    activation: in place of the head's, for APIs that always apply the same one.
     """
     if dimensions is None and head.task == "embed":
         dimensions = pooling.default_dimensions
     kept = found if head.modes else found[head.skips_first : len(found) - head.skips_last]
     if head.task in ("classify", "token_classify") and (pooling.logit_mean, pooling.logit_sigma) != (0.0, 1.0):
         kept = standardised(kept, pooling.logit_mean, pooling.logit_sigma)
-    return finished(kept, head.activation if activates else "none", dimensions)
+    return finished(kept, (activation or head.activation) if activates else "none", dimensions)
+
+
+def of_steps(pooling: Pooling, head: PoolHead, rows: Floats, token_ids: Sequence[int]) -> Floats:
+    """The results of a process reward model's step tokens; of another model or task, all results of a text.
+
+    rows: as `results_of` returns them. token_ids: of the text.
+    """
+    step = pooling.step_token
+    if step is None or head.task != "token_classify":
+        return rows
+    kept: Floats = rows[np.array(token_ids)[head.skips_first : head.skips_first + len(rows)] == step]
+    return kept
 
 
 def similarities(query: Floats, documents: Floats, kind: Similarity) -> Floats:
@@ -172,14 +185,14 @@ def quantised(values: Floats, kind: Integers) -> SmallIntegers:
 def encoded(values: Floats, element: ElementType = "float32", endianness: Endianness = "little") -> bytes:
     """The elements as bytes, one vector after the other, rounded to the nearest value that the type has.
 
-    A value beyond the largest of an 8-bit type becomes that largest one.
+    A value beyond the largest of float16 or of an 8-bit type becomes that largest one.
     """
     order: Literal["<", ">"] = "<" if (sys.byteorder if endianness == "native" else endianness) == "little" else ">"
     match element:
         case "float32":
             return values.astype(f"{order}f4").tobytes()
         case "float16":
-            return values.astype(f"{order}f2").tobytes()
+            return np.clip(values, -_LARGEST_F16, _LARGEST_F16).astype(f"{order}f2").tobytes()
         case "bfloat16":
             bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
             rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to the nearest; half-way cases to even

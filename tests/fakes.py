@@ -26,6 +26,7 @@ from stoker.engine.api import (
     VerifiedDraft,
 )
 from stoker.engine.client.engine_client import EngineState
+from stoker.engine.client.pooled_call import no_listener
 
 
 def next_token(prefix: list[int], vocab_size: int, seed: int | None = None) -> int:
@@ -75,7 +76,6 @@ class FakeEngine:
         self.sleep_level = 0
         self.widths = {"embed": 8, "token_embed": 4, "classify": 3, "token_classify": 2, "sparse": 1}  # of heads
         self.pooling_error: str | None = None  # of texts that are pooled
-        self.vector_scale = 1.0
         self.adapters: dict[str, AdapterRef] = {}  # that are loaded, by digest
         self.adapter_error: AdapterError | EngineDead | None = None  # of the next load
         self._is_profiling = False
@@ -181,8 +181,10 @@ class FakeEngine:
             if request.request_id not in self.finished:
                 self.aborted.append(request.request_id)
 
-    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
-        """The vectors of each request, which depend on nothing but its tokens; `broken` are the texts that fail."""
+    async def pool(
+        self, requests: Sequence[EngineRequest], on_output: Callable[[EngineRequest], None] = no_listener
+    ) -> list[EngineOutput]:
+        """The vectors of each request, which depend on nothing but its tokens."""
         self.requests += requests
         if self.state is not EngineState.READY:
             raise EngineDead(self.reason)
@@ -195,6 +197,8 @@ class FakeEngine:
             await _until(self._pace(), died)
             if died.is_set():
                 raise EngineDead(self.reason)
+            for request in requests:
+                on_output(request)
             self.finished += [request.request_id for request in requests]
         finally:
             for request in requests:
@@ -217,7 +221,7 @@ class FakeEngine:
         for name in task.tasks:
             rows = np.array([token_vector(each, self.widths[name]) for each in token_ids], "<f4")
             found = rows if name in TOKEN_TASKS else rows[task.first :].mean(axis=0, keepdims=True)
-            output.vectors[name] = Vectors(self.widths[name], (found * self.vector_scale).astype("<f4").tobytes())
+            output.vectors[name] = Vectors(self.widths[name], found.astype("<f4").tobytes())
         return output
 
     async def _outputs(self, request: EngineRequest, died: asyncio.Event) -> AsyncIterator[EngineOutput]:

@@ -14,8 +14,8 @@ import numpy as np
 from ..engine.api import EngineOutput, InvalidRequest
 from ..engine.api import PoolingParams as Task
 from ..model.pooling import PoolHead, Pooling
-from ..pooled import Floats, array_of, dimensions_problem, max_sim, results_of, similarities
-from ..text.length import too_long
+from ..pooled import Floats, array_of, dimensions_problem, max_sim, of_steps, results_of, similarities
+from ..text.length import context_limit, too_long
 from ..text.pool_prompts import BY_CHAT, PoolLimits, PoolPrompt, PromptMaker
 from ..text.tokenizer import Side, Tokenizer, Truncation
 
@@ -149,23 +149,15 @@ class Pooler:
         if head.modes and arrays:  # one row each, which are finished together
             arrays = list(results_of(self.pooling, head, np.concatenate(arrays), size, activates=activates))
         else:
+            finished = [results_of(self.pooling, head, rows, size, activates=activates) for rows in arrays]
             arrays = [
-                self._of_steps(results_of(self.pooling, head, rows, size, activates=activates), prompt, head)
-                for rows, prompt in zip(arrays, prompts, strict=True)
+                of_steps(self.pooling, head, rows, prompt.token_ids)
+                for rows, prompt in zip(finished, prompts, strict=True)
             ]
         return [
             PoolingRequestOutput(request_id, PoolingOutput(data), prompt.token_ids, output.num_cached_tokens)
             for prompt, (request_id, output), data in zip(prompts, outputs, arrays, strict=True)
         ]
-
-    def _of_steps(self, rows: Floats, prompt: PoolPrompt, head: PoolHead) -> Floats:
-        """The rows of a process reward model's step tokens; of another model, all of them."""
-        step = self.pooling.step_token
-        if step is None or head.task != "token_classify":
-            return rows
-        ids = np.array(prompt.token_ids)[head.skips_first : head.skips_first + len(rows)]
-        kept: Floats = rows[ids == step]
-        return kept
 
     def limits(self, params: PoolingParams) -> PoolLimits:
         wanted = params.truncate_prompt_tokens
@@ -173,8 +165,11 @@ class Pooler:
             raise InvalidRequest("truncate_prompt_tokens must be -1 or above 0", param="truncate_prompt_tokens")
         if wanted is None:
             return PoolLimits(self.context)
-        most = self.context if wanted == -1 else min(wanted, self.context)
-        return PoolLimits(self.context, Truncation(most, params.truncation_side))
+        if wanted > self.context:
+            message = f"{context_limit(self.context)}, but truncate_prompt_tokens is {wanted}"
+            raise InvalidRequest(message, param="truncate_prompt_tokens", code="context_length_exceeded")
+        num_tokens = self.context if wanted == -1 else wanted
+        return PoolLimits(self.context, Truncation(num_tokens, params.truncation_side))
 
     def prompts(self, given: Sequence[str | list[int]], params: PoolingParams) -> list[PoolPrompt]:
         """Texts and token ids as prompts. Raises InvalidRequest for one that is empty or too long."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..engine.api import EngineDead, EngineOutput, EngineRequest, FinishReason, InvalidRequest, QueueFull
 from ..engine.client.engine_client import EngineClient
-from ..pooled import Floats, NotFinite, array_of
+from ..pooled import Floats, array_of
 from .engine_errors import refused, shutting_down, stopped_during_request
 from .observe.metrics import Metrics
 from .observe.request_metrics import Charge, no_charge
@@ -52,11 +52,10 @@ class PoolingRun:
         """
         outcome = "abort"
         try:
-            outputs = await self._client.pool(self._requests)
+            outputs = await self._client.pool(self._requests, self._count)
             found: list[Mapping[str, Floats]] = []
-            for output, param, request in zip(outputs, params, self._requests, strict=True):
+            for output, param in zip(outputs, params, strict=True):
                 found.append(self._arrays(output, param))
-                self._metrics.sizes.prompt_tokens.observe(len(request.inputs.prompt_token_ids))
                 if len(found) % _TAKEN_PER_TURN == 0:
                     await asyncio.sleep(0)  # other requests run between: thousands of results take long
             outcome = "stop"
@@ -77,6 +76,13 @@ class PoolingRun:
         finally:
             self._end(outcome)
 
+    def _count(self, request: EngineRequest) -> None:
+        """Charge a text when it is computed: what becomes of the others, or of the client, changes nothing."""
+        num_tokens = len(request.inputs.prompt_token_ids)
+        self._charge(num_tokens, "prompt")
+        self._metrics.prompt_tokens.inc(num_tokens)
+        self._metrics.sizes.prompt_tokens.observe(num_tokens)
+
     def _arrays(self, output: EngineOutput, param: str) -> Mapping[str, Floats]:
         if output.finish_reason is FinishReason.ABORT:
             raise shutting_down()
@@ -85,17 +91,12 @@ class PoolingRun:
         self.num_cached_tokens += output.num_cached_tokens
         if output.queued_s is not None:
             self._metrics.times.queue_time.observe(output.queued_s)
-        try:
-            return {task: array_of(vectors) for task, vectors in output.vectors.items()}
-        except NotFinite as error:
-            raise internal_error(f"`{param}`: {error}", "not_finite") from None
+        return {task: array_of(vectors) for task, vectors in output.vectors.items()}
 
     def _end(self, outcome: str) -> None:
         self._outcome = outcome
         self._metrics.finished(outcome, len(self._requests))
         if outcome == "stop":
-            self._charge(self.num_prompt_tokens, "prompt")
-            self._metrics.prompt_tokens.inc(self.num_prompt_tokens)
             self._metrics.cached_tokens.inc(self.num_cached_tokens)
             self._metrics.times.latency.observe(self._clock() - self._arrived_at)
 

@@ -9,7 +9,7 @@ Everything here takes time in proportion to the texts: call it on the tokenizer'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -21,6 +21,9 @@ from .length import too_long
 from .tokenizer import Side, Tokenizer, Truncation
 
 BY_TOKENIZER, BY_CHAT = "tokenizer", "chat"  # as Pooling.pair; by chat template, which the caller renders
+MAX_CALL_TOKENS = 1 << 22  # of all prompts of one request: their ids take about 150 MB
+_PORTION_CHARS = 1 << 18  # encoded at a time: an encoding takes some 120 bytes for each token until its ids are read
+_MAX_CHAR_BYTES = 4  # in UTF-8
 _SLOTS = ("{instruction}", "{query}", "{document}")
 
 
@@ -39,12 +42,29 @@ class PoolLimits:
 
     context: the most that the model takes. cut: a longer prompt is cut so; None: it is refused.
     query, document: longer texts of pairs are cut to these before they become prompts; None: they are not.
+    call: the maximum number of tokens of all prompts of a call; None: any number.
     """
 
     context: int
     cut: Truncation | None = None
     query: int | None = None
     document: int | None = None
+    call: int | None = None
+
+    @property
+    def longest(self) -> int:
+        """The maximum number of tokens of a prompt, once it is cut."""
+        return self.context if self.cut is None else self.cut.num_tokens
+
+    def check_call(self, num_tokens: int, param: str) -> None:
+        """Raises InvalidRequest if the prompts of a call have more tokens in all than it may have."""
+        if self.call is not None and num_tokens > self.call:
+            raise InvalidRequest(
+                f"the prompts of this request have {num_tokens} tokens or more, and may have {self.call} in all: "
+                "send fewer texts in one request",
+                param=param,
+                code="too_many_tokens",
+            )
 
     @property
     def side(self) -> Side:
@@ -69,19 +89,35 @@ class PromptMaker:
     ) -> list[PoolPrompt]:  # fmt: skip
         """One prompt for each text. params: the field of each, for errors. prefix: written before each.
 
-        Raises InvalidRequest for a text that is empty or too long.
+        Raises InvalidRequest for a text that is empty or too long, or of which a cut leaves nothing after a prefix
+        that is not pooled.
         """
+        prefix = self._cased(prefix)
         written = [prefix + self._plain(text, param) for text, param in zip(texts, params, strict=True)]
         ids = self._encode(written, limits, params, add_special_tokens=add_special_tokens)
-        first = self._tokenizer.num_before(prefix) if prefix and self._leaves_out_prompts else 0
-        cuts_prefix = limits.cut is not None and limits.cut.side == "left"
-        return [PoolPrompt(each, 0 if cuts_prefix and self._is_full(each, limits) else first) for each in ids]
+        if not prefix or not self._leaves_out_prompts:
+            return [PoolPrompt(each) for each in ids]
+        num_before, num_special = self._tokenizer.num_before, len(self._tokenizer.encode(""))
+        first, num_after = num_before(prefix), num_special - num_before("")
+        if not add_special_tokens:
+            first, num_after = first - num_before(""), 0
+        found = []
+        for each, param in zip(ids, params, strict=True):
+            is_cut = self._is_full(each, limits)
+            if is_cut and limits.side == "right" and first + num_after >= len(each):
+                message = f"the prompt before this text has {first} tokens, and a cut to {len(each)} leaves no text"
+                raise InvalidRequest(message, param=param)
+            found.append(PoolPrompt(each, 0 if is_cut and limits.side == "left" else first))
+        return found
 
     def queries(self, texts: Sequence[str], limits: PoolLimits, *, params: Sequence[str]) -> list[PoolPrompt]:
-        """Prompts of queries that are compared token by token: with the model's marker, and filled to its length."""
+        """Prompts of queries that are compared token by token: with the model's marker, and cut and filled to its
+        length, for which it was trained."""
+        filler, length = self._pooling.query_filler, self._pooling.query_length
+        if length is not None:
+            limits = replace(limits, cut=Truncation(min(limits.longest, length), limits.side))
         found = self._marked(texts, limits, params, self._pooling.query_marker)
-        filler, length = self._pooling.query_filler, self._pooling.query_length or 0
-        if filler is None:
+        if filler is None or length is None:
             return found
         return [PoolPrompt(each.token_ids + [filler] * (length - len(each.token_ids))) for each in found]
 
@@ -119,30 +155,50 @@ class PromptMaker:
         instruction: None for the model's own. Raises InvalidRequest for a text that is empty, or a pair that is too
         long.
         """
-        plain = [self.pair(*pair, limits, fields) for pair, fields in zip(pairs, params, strict=True)]
+        plain = self.plain_pairs(pairs, limits, params)
         if self._template is None:
             return self._post_processed(plain, limits, [param for _, param in params])
-        wanted = self._pooling.instruction if instruction is None else instruction
-        return [
-            PoolPrompt(self._filled(query, document, wanted, limits, param))
-            for (query, document), (_, param) in zip(plain, params, strict=True)
-        ]
+        return self._filled(plain, self._pooling.instruction if instruction is None else instruction, limits, params)
 
-    def pair(self, query: str, document: str, limits: PoolLimits, params: tuple[str, str]) -> tuple[str, str]:
-        """A pair as it becomes a prompt, each text cut to its own limit. Raises InvalidRequest for an empty text."""
-        return (
-            self._shortened(self._plain(query, params[0]), limits.query, limits.side),
-            self._shortened(self._plain(document, params[1]), limits.document, limits.side),
-        )
+    def plain_pairs(
+        self, pairs: Sequence[tuple[str, str]], limits: PoolLimits, params: Sequence[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        """Pairs as they become prompts, each text cut to its own limit.
+
+        Many pairs often have the same query, which is cut and counted once. Raises InvalidRequest for an empty text, a
+        text that is too long, or queries with more tokens than a call may have.
+        """
+        queries: dict[str, str] = {}
+        num_chars, found = 0, []
+        for (query, document), fields in zip(pairs, params, strict=True):
+            if query not in queries:
+                queries[query] = self._text_of_pair(query, limits.query, limits, fields[0])
+            num_chars += len(queries[query])
+            found.append((queries[query], self._text_of_pair(document, limits.document, limits, fields[1])))
+        if limits.call is not None and num_chars * _MAX_CHAR_BYTES > limits.call:  # else there are fewer tokens
+            counts = {text: len(self._tokenizer.encode(text, add_special_tokens=False)) for text in queries.values()}
+            num_tokens = sum(min(counts[query], limits.longest) for query, _ in found)
+            limits.check_call(num_tokens, params[0][0].partition("[")[0])
+        return found
+
+    def _text_of_pair(self, text: str, num_tokens: int | None, limits: PoolLimits, param: str) -> str:
+        text = self._shortened(self._plain(text, param), num_tokens, limits.side)
+        if limits.cut is not None:
+            return self._near(text, limits.cut)
+        self._tokenizer.text_limit(limits.context, has_output=False).check(text, param=param)
+        return text
 
     def _plain(self, text: str, param: str) -> str:
         if not text:
             raise InvalidRequest(f"`{param}` is an empty text", param=param)
+        return self._cased(text)
+
+    def _cased(self, text: str) -> str:
         return text.lower() if self._pooling.lowers_case else text
 
     def _shortened(self, text: str, num_tokens: int | None, side: Side) -> str:
         # a text has at most as many tokens as bytes
-        if num_tokens is None or len(text) * 4 <= num_tokens:
+        if num_tokens is None or len(text) * _MAX_CHAR_BYTES <= num_tokens:
             return text
         return self._tokenizer.shortened(text, num_tokens, side)
 
@@ -154,17 +210,21 @@ class PromptMaker:
             limit = tokenizer.text_limit(limits.context, has_output=False)
             for text, param in zip(texts, params, strict=True):
                 limit.check(text, param=param)
-            found = [each.ids for each in tokenizer.encode_many(texts, add_special_tokens=add_special_tokens)]
-            for ids, param in zip(found, params, strict=True):
-                if len(ids) > limits.context:
+        longest = limits.longest * tokenizer.text_limit(1).bytes_per_token
+        found: list[list[int]] = []
+        num_tokens = 0
+        for portion in _portions(texts, [len(text) for text in texts]):
+            short = [text if len(text) <= longest else "" for text in texts[portion]]  # the others are cut for sure
+            encodings = tokenizer.encode_many(short, add_special_tokens=add_special_tokens)
+            for text, encoding, is_whole, param in zip(texts[portion], encodings, short, params[portion], strict=True):
+                ids = encoding.ids
+                if cut is None and len(ids) > limits.context:
                     raise too_long(len(ids), limits.context, param=param, has_output=False)
-            return found
-        longest = cut.num_tokens * tokenizer.text_limit(1).bytes_per_token
-        short = [text if len(text) <= longest else "" for text in texts]  # the others are cut for sure
-        found = [each.ids for each in tokenizer.encode_many(short, add_special_tokens=add_special_tokens)]
-        for index, (text, ids) in enumerate(zip(texts, found, strict=True)):
-            if len(ids) > cut.num_tokens or not short[index]:
-                found[index] = tokenizer.encode_cut(text, cut, add_special_tokens=add_special_tokens)
+                if cut is not None and (len(ids) > cut.num_tokens or not is_whole):
+                    ids = tokenizer.encode_cut(text, cut, add_special_tokens=add_special_tokens)
+                num_tokens += len(ids)
+                found.append(ids)
+            limits.check_call(num_tokens, params[0].partition("[")[0])
         return found
 
     @staticmethod
@@ -175,25 +235,29 @@ class PromptMaker:
     def _post_processed(
         self, pairs: Sequence[tuple[str, str]], limits: PoolLimits, params: Sequence[str]
     ) -> list[PoolPrompt]:
-        tokenizer, cut = self._tokenizer, limits.cut
-        if cut is None:
-            limit = tokenizer.text_limit(limits.context, has_output=False)
-            for (query, document), param in zip(pairs, params, strict=True):
-                limit.check(query, param=param)
-                limit.check(document, param=param)
-        else:
-            pairs = [(self._near(query, cut), self._near(document, cut)) for query, document in pairs]
-        found = []
-        for index, encoding in enumerate(tokenizer.encode_many(pairs)):
-            longest = limits.context if cut is None else cut.num_tokens
-            if len(encoding.ids) > longest:
-                if cut is None:
-                    raise too_long(len(encoding.ids), limits.context, param=params[index], has_output=False)
-                encoding = self._cut_pair(pairs[index], cut, params[index])
-            second = next((place for place, kind in enumerate(encoding.type_ids) if kind == 1), None)
-            if second is None:  # a post-processor of a model without types of tokens
-                second = encoding.sequence_ids.index(1) if 1 in encoding.sequence_ids else None
-            found.append(PoolPrompt(encoding.ids, second=second))
+        """A query that many pairs have is encoded once, and the documents in portions."""
+        backend, cut = self._tokenizer.backend, limits.cut
+        num_special = backend.num_special_tokens_to_add(True)
+        distinct = list(dict.fromkeys(query for query, _ in pairs))
+        queries = dict(zip(distinct, self._tokenizer.encode_many(distinct, add_special_tokens=False), strict=True))
+        documents = [document for _, document in pairs]
+        found: list[PoolPrompt] = []
+        total = 0
+        for portion in _portions(documents, [len(query) + len(document) for query, document in pairs]):
+            encodings = self._tokenizer.encode_many(documents[portion], add_special_tokens=False)
+            for (query, _), document, param in zip(pairs[portion], encodings, params[portion], strict=True):
+                first, num_tokens = queries[query], len(queries[query]) + len(document) + num_special
+                if num_tokens > limits.longest:
+                    if cut is None:
+                        raise too_long(num_tokens, limits.context, param=param, has_output=False)
+                    first = self._cut_pair(first, document, cut, param)
+                encoding = backend.post_process(first, document, True)
+                second = next((place for place, kind in enumerate(encoding.type_ids) if kind == 1), None)
+                if second is None:  # a post-processor of a model without types of tokens
+                    second = encoding.sequence_ids.index(1) if 1 in encoding.sequence_ids else None
+                found.append(PoolPrompt(encoding.ids, second=second))
+                total += len(encoding)
+            limits.check_call(total, params[0].partition("[")[0])
         return found
 
     def _near(self, text: str, cut: Truncation) -> str:
@@ -201,44 +265,51 @@ class PromptMaker:
         longest = cut.num_tokens * self._tokenizer.text_limit(1).bytes_per_token
         return text if len(text) <= longest else self._tokenizer.shortened(text, cut.num_tokens, cut.side)
 
-    def _cut_pair(self, pair: tuple[str, str], cut: Truncation, param: str) -> tokenizers.Encoding:
-        """Cut the longer of the two until both fit, as transformers and sentence-transformers do."""
-        backend = self._tokenizer.backend
-        query, document = self._tokenizer.encode_many(pair, add_special_tokens=False)
-        room = cut.num_tokens - backend.num_special_tokens_to_add(True)
+    def _cut_pair(
+        self, query: tokenizers.Encoding, document: tokenizers.Encoding, cut: Truncation, param: str
+    ) -> tokenizers.Encoding:
+        """Cut the longer of the two until both fit, as transformers and sentence-transformers do.
+
+        The document is changed. Returns the query, of which other pairs may have need, as a copy.
+        """
+        room = cut.num_tokens - self._tokenizer.backend.num_special_tokens_to_add(True)
         if room < 2:
             raise InvalidRequest(f"{cut.num_tokens} tokens have no room for a pair of texts", param=param)
-        shorter = min(len(query.ids), len(document.ids), room // 2)
+        shorter = min(len(query), len(document), room // 2)
         longer = room - shorter
-        if len(query.ids) <= len(document.ids):
-            query.truncate(shorter, direction=cut.side)
-            document.truncate(longer, direction=cut.side)
-        else:
-            query.truncate(longer, direction=cut.side)
-            document.truncate(shorter, direction=cut.side)
-        return backend.post_process(query, document, True)
+        query_is_shorter = len(query) <= len(document)
+        query = tokenizers.Encoding.merge([query], growing_offsets=False)
+        query.truncate(shorter if query_is_shorter else longer, direction=cut.side)
+        document.truncate(longer if query_is_shorter else shorter, direction=cut.side)
+        return query
 
-    def _filled(self, query: str, document: str, instruction: str, limits: PoolLimits, param: str) -> list[int]:
+    def _filled(
+        self, pairs: Sequence[tuple[str, str]], instruction: str, limits: PoolLimits, params: Sequence[tuple[str, str]]
+    ) -> list[PoolPrompt]:
         """The template with these texts; if it is too long, the document is cut."""
-        tokenizer = self._tokenizer
-        longest = limits.context if limits.cut is None else limits.cut.num_tokens
-        if limits.cut is None:
-            tokenizer.text_limit(limits.context, has_output=False).check(document, param=param)
-        else:
-            document = self._near(document, limits.cut)
-        ids = self._encoded_template(query, document, instruction)
-        if len(ids) > longest and limits.cut is None:
-            raise too_long(len(ids), limits.context, param=param, has_output=False)
-        room = longest - len(self._encoded_template(query, "", instruction)) if len(ids) > longest else 0
-        while len(ids) > longest:
-            if room <= 0:
-                raise InvalidRequest(
-                    f"the query and the model's template leave no room for a document in {longest} tokens", param=param
-                )
-            document = tokenizer.shortened(document, room, limits.side)
+        longest = limits.longest
+        without_document: dict[str, int] = {}  # tokens of the template with each query of which a document was cut
+        found: list[PoolPrompt] = []
+        total = 0
+        for (query, document), (_, param) in zip(pairs, params, strict=True):
             ids = self._encoded_template(query, document, instruction)
-            room = min(room - 1, room + longest - len(ids))
-        return ids
+            if len(ids) > longest:
+                if limits.cut is None:
+                    raise too_long(len(ids), limits.context, param=param, has_output=False)
+                if query not in without_document:
+                    without_document[query] = len(self._encoded_template(query, "", instruction))
+                room = longest - without_document[query]
+            while len(ids) > longest:
+                if room <= 0:
+                    message = f"the query and the model's template leave no room for a document in {longest} tokens"
+                    raise InvalidRequest(message, param=param)
+                document = self._tokenizer.shortened(document, room, limits.side)
+                ids = self._encoded_template(query, document, instruction)
+                room = min(room - 1, room + longest - len(ids))
+            total += len(ids)
+            limits.check_call(total, param.partition("[")[0])
+            found.append(PoolPrompt(ids))
+        return found
 
     def _encoded_template(self, query: str, document: str, instruction: str) -> list[int]:
         """Control tokens in the texts are text: a document cannot end the template's message and begin another."""
@@ -253,6 +324,16 @@ class PromptMaker:
             breaks += [len(text) + mark for mark in marks]
             text += value
         return self._tokenizer.encode(text, breaks, add_special_tokens=False)
+
+
+def _portions(texts: Sequence[str], sizes: Sequence[int]) -> Iterator[slice]:
+    """Slices of the texts, each with about `_PORTION_CHARS` characters in all. sizes: characters of each text."""
+    start, num_chars = 0, 0
+    for index, size in enumerate(sizes):
+        num_chars += size
+        if num_chars >= _PORTION_CHARS or index == len(texts) - 1:
+            yield slice(start, index + 1)
+            start, num_chars = index + 1, 0
 
 
 def _parts_of(template: str) -> list[str]:

@@ -227,7 +227,8 @@ class TestEmbeddings:
 
     def test_no_dimensions_without_matryoshka(self, folder: Path):
         served = serving(folder, PoolHead(task="embed", width=8))
-        response = served.post("/v1/embeddings", {"input": "a", "dimensions": 8})
+        assert served.post("/v1/embeddings", {"input": "a", "dimensions": 8}).status_code == 200  # all of them
+        response = served.post("/v1/embeddings", {"input": "a", "dimensions": 4})
         assert error(response) == (400, "invalid_value", "dimensions")
         assert "Matryoshka" in response.json()["error"]["message"]
 
@@ -261,18 +262,25 @@ class TestEmbeddings:
 
 
 class TestFailures:
-    def test_a_value_that_is_no_number_is_an_error_with_the_text(self, embedding: Served):
-        embedding.engine.vector_scale = float("nan")
-        response = embedding.post("/v1/embeddings", {"input": ["a", "b"]})
-        assert response.status_code == 500
-        assert response.json()["error"]["code"] == "not_finite"
-        assert "`input[0]`" in response.json()["error"]["message"]
-
     def test_what_the_engine_says_of_a_text(self, embedding: Served):
         embedding.engine.pooling_error = "the result is not finite"
         response = embedding.post("/v1/embeddings", {"input": ["a", "b"]})
         assert response.status_code == 500
         assert response.json()["error"]["message"] == "`input[0]`: the result is not finite"
+
+    def test_texts_that_were_computed_are_charged_although_the_call_fails(self, folder: Path):
+        served = serving(folder, EMBED)
+        served.engine.pooling_error = "the result is not finite"
+        assert served.post("/v1/embeddings", {"input": [[5, 6, 7], [5, 6]]}).status_code == 500
+        assert served.metric(f'stoker_prompt_tokens_total{{model_name="{MODEL}"}}') == 5
+
+    def test_the_tokens_of_a_call_have_a_limit(self, embedding: Served, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("stoker.server.routes.pooled_texts.MAX_CALL_TOKENS", 6)
+        assert embedding.post("/v1/embeddings", {"input": [[5, 6, 7], [5, 6, 7]]}).status_code == 200
+        for field in ([[5, 6, 7], [5, 6, 7], [5]], ["the cat sat", "on a mat, and the dogs ran"]):
+            response = embedding.post("/v1/embeddings", {"input": field})
+            assert error(response) == (400, "too_many_tokens", "input")
+            assert "may have 6 in all" in response.json()["error"]["message"]
 
     def test_a_full_queue(self, folder: Path):
         served = serving(folder, EMBED, engine=FakeEngine(max_queued=2))
@@ -375,11 +383,22 @@ class TestPooling:
     def test_sparse_weights(self, folder: Path):
         served = serving(folder, SPARSE)
         answer = served.post("/pooling", {"input": [9, 5, 6, 5]}).json()["data"][0]["data"]
-        wanted = {token: token_vector(token, 1)[0] for token in (5, 6)}  # the first token has none
+        wanted = {token: token_vector(token, 1)[0] for token in (9, 5, 6)}
         assert {each["index"]: pytest.approx(each["value"]) for each in answer} == {
             token: weight for token, weight in wanted.items() if weight > 0
         }
         assert served.post("/pooling", {"input": "a", "encoding_format": "base64"}).status_code == 400
+        raw = served.post("/pooling", {"input": "a", "use_activation": False})
+        assert error(raw) == (400, "unsupported_parameter", "use_activation")
+
+    def test_special_tokens_have_no_weight_wherever_they_are(self, tmp_path: Path):
+        served = serving(write_tokenizer(tmp_path, has_bos=True), SPARSE)
+        special = sorted(served.service.tokenizer.special_ids)
+        answer = served.post("/pooling", {"input": [[5, *special, 6, special[0]], [9]]}).json()["data"]
+        for found, token_ids in zip(answer, ([5, 6], [9]), strict=True):
+            wanted = {token for token in token_ids if token_vector(token, 1)[0] > 0}
+            assert {each["index"] for each in found["data"]} == wanted
+        assert answer[0]["data"] or answer[1]["data"]
 
     def test_results_of_step_tokens_only(self, folder: Path):
         served = serving(folder, STEPS, pooling={"step_token": 7})
@@ -602,6 +621,14 @@ class TestCohere:
         response = served.post("/v2/embed", {"texts": ["cat"], "input_type": "clustering"})
         assert error(response) == (400, "invalid_value", "input_type")
 
+    def test_empty_prompts_are_none(self, folder: Path, tokenizer: Tokenizer):
+        served = serving(folder, EMBED, pooling={"named_prompts": (("query", ""), ("document", ""))})
+        for kind in ("search_query", "classification", "clustering"):
+            assert served.post("/v2/embed", {"texts": ["cat"], "input_type": kind}).status_code == 200
+        assert {tuple(each.inputs.prompt_token_ids) for each in served.engine.requests} == {
+            tuple(tokenizer.encode("cat"))
+        }
+
     def test_truncation(self, folder: Path):
         served = serving(folder, EMBED, engine=FakeEngine(max_model_len=5))
         text = "the cat sat on a mat and the dogs ran"
@@ -662,7 +689,26 @@ class TestTei:
         assert np.array(served.post("/embed_all", {"inputs": [[5, 6, 7]]}).json()).shape == (1, 3, 4)
         [weights] = served.post("/embed_sparse", {"inputs": [[9, 5, 6]]}).json()
         assert all(each.keys() == {"index", "value"} and each["value"] > 0 for each in weights)
-        assert {each["index"] for each in weights} <= {5, 6}
+        assert {each["index"] for each in weights} <= {9, 5, 6}
+        assert served.post("/embed_all", {"inputs": [[5, 6, 7]]}).json()[0] == [
+            pytest.approx(token_vector(token, 4)) for token in (5, 6, 7)
+        ]  # not normalised
+
+    def test_the_path_of_the_server_is_what_the_model_is_for(self, folder: Path):
+        ranked = serving(folder, SCORE).post("/", {"query": "a", "texts": ["b", "c"]}).json()
+        assert {each["index"] for each in ranked} == {0, 1}
+        assert ranked[0].keys() == {"index", "score"}
+        sparse = serving(folder, SPARSE)
+        assert (
+            sparse.post("/", {"inputs": "the cat"}).json() == sparse.post("/embed_sparse", {"inputs": "the cat"}).json()
+        )
+
+    def test_vectors_have_length_1_also_of_a_model_that_does_not_normalise(self, folder: Path, tokenizer: Tokenizer):
+        served = serving(folder, PoolHead(task="embed", width=8))
+        wanted = vectors(tokenizer, LOADED[:1])
+        np.testing.assert_allclose(served.post("/embed", {"inputs": LOADED[0]}).json(), unit(wanted), rtol=1e-5)
+        raw = served.post("/embed", {"inputs": LOADED[0], "normalize": False}).json()
+        np.testing.assert_allclose(raw, wanted, rtol=1e-5)
 
     def test_predict(self, folder: Path, tokenizer: Tokenizer):
         served = serving(folder, LABELS, pooling={"labels": ("bad", "fair", "good")})

@@ -11,7 +11,7 @@ import torch
 
 from stoker import pooled
 from stoker.engine.api import Vectors
-from stoker.model.pooling import PoolHead
+from stoker.model.pooling import PoolHead, Pooling
 
 SEED = 7
 
@@ -51,11 +51,17 @@ def test_scores_are_standardised_before_the_activation():
     assert pooled.standardised(np.array([[4.65]], np.float32), 2.65, 0.5)[0, 0] == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_number_is_an_error(bad):
-    elements = np.array([1, bad, 2, 3], "<f4").tobytes()
-    with pytest.raises(pooled.NotFinite):
-        pooled.array_of(Vectors(2, elements))
+def test_a_value_beyond_float16_becomes_its_largest():
+    found = pooled.encoded(np.array([[1e6, -1e6, 2]], np.float32), "float16")
+    assert np.frombuffer(found, "<f2").tolist() == [65504, -65504, 2]
+
+
+@pytest.mark.parametrize(("task", "kept"), [("token_classify", [1, 3]), ("token_embed", [1, 2, 3])])
+def test_results_of_step_tokens_are_those_of_scores_of_tokens(task, kept):
+    head = PoolHead(task=task, width=1, modes=(), skips_first=1)
+    rows = np.array([[1], [2], [3]], np.float32)
+    found = pooled.of_steps(Pooling(heads=(head,), step_token=7), head, rows, [7, 7, 5, 7])
+    assert found[:, 0].tolist() == kept
 
 
 def test_vectors_follow_one_another():

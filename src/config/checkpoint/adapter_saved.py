@@ -19,6 +19,7 @@ from .adapter_config import MERGE, AdapterConfig
 from .adapter_targets import Targets
 from .adapter_tensors import Pair, Saved
 
+_CLASSIFIERS = ("score", "classifier")  # what PEFT saves of an adapter that was trained for labels
 _EMBEDDING, _OUTPUT = EMBEDDING.removesuffix(".weight"), OUTPUT.removesuffix(".weight")
 
 
@@ -121,6 +122,12 @@ def _of_module(file: Path, saved: Saved, config: AdapterConfig, targets: Targets
         yield Replaced(name, StoredMatrix(saved.name, table), table)
         return
     parts = targets.parts_of(name)
+    if not parts and name.rpartition(".")[2] in _CLASSIFIERS:
+        raise ModelFilesError(
+            f"{file}: tensor `{saved.name}` is a head that was trained with the adapter (task_type SEQ_CLS or "
+            f"TOKEN_CLS), and the base model's heads serve all its adapters; {MERGE}",
+            code="M310",
+        )
     if not parts or is_of_expert(parts[0]) or any(targets.factor(part) != 1 for part in parts):
         raise ModelFilesError(
             f"{file}: tensor `{saved.name}` is in place of `{name}.{saved.kind}`; this build replaces linear layers, "

@@ -104,7 +104,7 @@ def read_model_files(deployment: Deployment, *, describes: bool = False) -> Mode
         tokenizer_path=tokenizer_path,
         template_fact=_template_fact(deployment.model.model, spec, tokenizer_path),
         missing_files=tuple(missing.names),
-        notes=(*_notes(described, weights), *_notes_on_ends(ends, spec.vocab_size)),
+        notes=(*_notes(described, weights), *_notes_on_ends(ends, spec.vocab_size), *_notes_on_prompts(spec)),
         **_about_weights(weights, spec, chosen) if state is None else _about_state(state, folder, deployment),
         unused_overrides=described.unused_overrides,
         adapters=read_named_adapters(deployment, spec) if chosen == "native" else (),
@@ -239,6 +239,12 @@ def _notes_on_ends(ends: tuple[int, ...], vocab_size: int) -> Iterator[str]:
     if outside := [token for token in ends if token >= vocab_size]:
         shown_ids = ", ".join(map(str, outside))
         yield f"`eos_token_id` holds {shown_ids}, and the vocabulary has {vocab_size} tokens: no answer ends with it"
+
+
+def _notes_on_prompts(spec: ModelSpec) -> Iterator[str]:
+    """The default prompt is only reported: OpenAI's clients expect that their texts are what is embedded."""
+    if spec.pooling is not None and (name := spec.pooling.default_prompt) is not None:
+        yield f"the default prompt `{name}` is written only before texts of requests that name it (`prompt_name`)"
 
 
 def _sharded_state(deployment: Deployment, folder: Path) -> ShardedState | None:

@@ -10,16 +10,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..api import EngineOutput, EngineRequest, QueueFull
+from ..api import EngineOutput, EngineRequest, FinishReason, QueueFull
 from ..transport.messages import Abort, Message, SubmitMany
 from .streams import Streams
 
 
+def no_listener(request: EngineRequest) -> None:
+    """Ignores that a request was computed."""
+
+
 class PooledCall:
     def __init__(
-        self, requests: Sequence[EngineRequest], streams: Streams, send: Callable[[Message], None], max_sent: int
-    ) -> None:
-        """max_sent: requests that are with the engine at a time, at least 1."""
+        self, requests: Sequence[EngineRequest], streams: Streams, send: Callable[[Message], None], max_sent: int,
+        on_output: Callable[[EngineRequest], None] = no_listener,
+    ) -> None:  # fmt: skip
+        """max_sent: requests that are with the engine at a time, at least 1. on_output: as in EngineClient.pool."""
+        self._on_output = on_output
         self._requests, self._streams, self._send, self._max_sent = requests, streams, send, max_sent
         self._to_send = deque(range(len(requests)))
         self._open: dict[int, _PooledStream] = {}  # by handle
@@ -64,6 +70,8 @@ class PooledCall:
         """The only output of a request."""
         self._close(stream)
         self._outputs[stream.place] = output
+        if output.finish_reason is not FinishReason.ABORT:
+            self._on_output(self._requests[stream.place])
 
     def refuse(self, stream: _PooledStream, error: Exception) -> None:
         self._close(stream)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ..api import AdapterRef, DraftCounts, EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
 from .engine_client import EngineClient, EngineState, StreamingClient
+from .pooled_call import no_listener
 from .routing import Placement, Reported, Router
 
 _Result = TypeVar("_Result")
@@ -119,7 +120,9 @@ class ReplicatedClient:
             finally:
                 self._router.ended(placement)
 
-    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
+    async def pool(
+        self, requests: Sequence[EngineRequest], on_output: Callable[[EngineRequest], None] = no_listener
+    ) -> list[EngineOutput]:
         """See EngineClient.pool. The replicas share the requests. Raises KeyError as `generate` does.
 
         The part of a replica whose queue is full is shared by the others.
@@ -133,7 +136,9 @@ class ReplicatedClient:
                 for place in left:
                     placements.append(self._place(requests[place], full))
                     parts.setdefault(placements[-1].rank, []).append(place)
-                for found in await _together([self._pool_part(*part, requests, full) for part in parts.items()]):
+                for found in await _together(
+                    [self._pool_part(*part, requests, full, on_output) for part in parts.items()]
+                ):
                     outputs |= found
             finally:
                 for placement in placements:
@@ -149,11 +154,16 @@ class ReplicatedClient:
         raise EngineDead(self.reason or f"the replica {request.rank} is not ready")
 
     async def _pool_part(
-        self, rank: int, places: Sequence[int], requests: Sequence[EngineRequest], full: set[int]
+        self,
+        rank: int,
+        places: Sequence[int],
+        requests: Sequence[EngineRequest],
+        full: set[int],
+        on_output: Callable[[EngineRequest], None],
     ) -> dict[int, EngineOutput]:
         """The outputs of some of the requests, by place; none if the replica's queue is full, which is noted."""
         try:
-            found = await self._replicas[rank].pool([requests[place] for place in places])
+            found = await self._replicas[rank].pool([requests[place] for place in places], on_output)
         except QueueFull:
             full.add(rank)
             return {}

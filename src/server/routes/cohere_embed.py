@@ -81,7 +81,8 @@ def _prompt(service: Service, input_type: str | None) -> str:
     chosen = next((prompts[name] for name in names if name in prompts), None)
     if chosen is not None:
         return chosen
-    if not prompts and input_type in _PROMPT_NAMES:
+    # sentence-transformers writes empty prompts into the files of models that have none
+    if not any(prompts.values()) and input_type in _PROMPT_NAMES:
         return ""
     known = ", ".join(sorted(prompts) or sorted(_PROMPT_NAMES))
     raise bad_request(f"this model has no prompt for {input_type!r}; it has {known}", param="input_type")

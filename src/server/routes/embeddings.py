@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...model.pooling import PoolHead, PoolTask
-from ...pooled import Floats, as_json, encoded, sparse_entries
+from ...pooled import Floats, as_json, encoded, of_steps, sparse_entries
 from ...text.pool_prompts import PoolPrompt
 from ..endpoint import Call
 from ..protocol import json
@@ -103,6 +103,8 @@ class _Form:
         self._dimensions = checked_dimensions(head, body.dimensions, "dimensions") if is_cut else None
         if head.task == "sparse" and body.is_binary:
             raise unsupported("encoding_format", f" {body.encoding_format!r} for the task `sparse`")
+        if head.task == "sparse" and body.use_activation is False:
+            raise unsupported("use_activation", ": false would return a weight for every token of the vocabulary")
 
     def rows(self, found: Sequence[Floats], prompts: Sequence[PoolPrompt]) -> list[Floats]:
         """The vectors of each text; of a task of tokens only those of step tokens, if the model has such."""
@@ -112,14 +114,10 @@ class _Form:
         )
         if self.head.modes:  # one for each text: all at once
             return np.split(finish(np.concatenate(found)), len(found))
-        shown = [finish(each) for each in found]
-        step = self._service.need_pooling().step_token
-        if step is None:
-            return shown
-        first = self.head.skips_first
+        pooling = self._service.need_pooling()
         return [
-            rows[[token == step for token in prompt.token_ids[first : first + len(rows)]]]
-            for rows, prompt in zip(shown, prompts, strict=True)
+            of_steps(pooling, self.head, finish(rows), prompt.token_ids)
+            for rows, prompt in zip(found, prompts, strict=True)
         ]
 
     def values(self, found: Sequence[Floats], prompts: Sequence[PoolPrompt]) -> list[bytes]:
@@ -159,9 +157,16 @@ def _octets(vectors: Sequence[Floats], body: VectorFields, head: PoolHead) -> tu
 
 
 def sparse_of(service: Service, head: PoolHead, array: Floats, token_ids: Sequence[int]) -> bytes:
-    """Weights of tokens of the vocabulary, as JSON."""
-    kept = list(token_ids)
+    """Weights of tokens of the vocabulary, as JSON, without those of special tokens wherever they are in the text.
+
+    Without a tokenizer, it is not known which tokens are special: then the head says how many there are at the ends.
+    """
+    kept, special = list(token_ids), frozenset[int]()
     if not head.modes:
-        kept = kept[head.skips_first : len(kept) - head.skips_last]
-    entries = sparse_entries(vectors_of(service, head, array), kept)
+        if service.tokenizer is None:
+            kept = kept[head.skips_first : len(kept) - head.skips_last]
+        else:
+            special = service.tokenizer.special_ids
+            head = head.model_copy(update={"skips_first": 0, "skips_last": 0})
+    entries = sparse_entries(vectors_of(service, head, array), kept, leaves_out=special)
     return json.dump([{"index": entry.token_id, "value": entry.weight} for entry in entries])

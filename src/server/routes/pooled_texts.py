@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...engine.api import EngineRequest, PoolingParams, RequestInputs
-from ...model.pooling import PoolHead, PoolTask
+from ...model.pooling import PoolActivation, PoolHead, PoolTask
 from ...pooled import Floats, dimensions_problem, results_of
 from ...text.length import context_limit, too_long
-from ...text.pool_prompts import PoolLimits, PoolPrompt
+from ...text.pool_prompts import MAX_CALL_TOKENS, PoolLimits, PoolPrompt
 from ...text.tokenizer import Side, Truncation
 from ..endpoint import Call
 from ..pooling_run import PoolingRun
@@ -81,7 +81,7 @@ def side_of(service: Service) -> Side:
 
 
 def limits_of(service: Service, cut: Truncation | None, **texts: int | None) -> PoolLimits:
-    return PoolLimits(service.model_limits.context, cut, **texts)
+    return PoolLimits(service.model_limits.context, cut, call=MAX_CALL_TOKENS, **texts)
 
 
 def prefix_of(service: Service, name: str | None) -> str:
@@ -178,6 +178,8 @@ async def pooled(
     """
     service = call.service
     service.check_ready()
+    num_tokens = sum(len(prompt.token_ids) for prompt in prompts)  # also of prompts that were sent as token ids
+    limits_of(service, None).check_call(num_tokens, params[0].partition("[")[0])
     limits = service.model_limits
     if body.priority and not limits.has_priorities:
         raise unsupported("priority", ": this deployment serves in order of arrival; see `scheduler.scheduling_policy`")
@@ -211,7 +213,8 @@ def checked_dimensions(head: PoolHead, dimensions: int | None, param: str) -> in
 
 
 def vectors_of(
-    service: Service, head: PoolHead, found: Floats, *, dimensions: int | None = None, activates: bool = True
-) -> Floats:
+    service: Service, head: PoolHead, found: Floats, *, dimensions: int | None = None, activates: bool = True,
+    activation: PoolActivation | None = None,
+) -> Floats:  # fmt: skip
     """The results of one text, as `results_of` says."""
-    return results_of(service.need_pooling(), head, found, dimensions, activates=activates)
+    return results_of(service.need_pooling(), head, found, dimensions, activates=activates, activation=activation)

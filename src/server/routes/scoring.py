@@ -73,7 +73,7 @@ async def _in_one_pass(
 
     num_chars = sum(len(query.text) + len(document.text) for query, document in both)
     if service.need_pooling().pair == BY_CHAT:
-        made = [await _as_messages(call, query, document, limits) for query, document in both]
+        made = await _by_chat_template(call, both, limits)
     else:
         made = await in_thread(service, num_chars, prompts)
     found = await pooled(call, body, made, [each.param for each in documents], ["classify"], prefix=prefix)
@@ -82,13 +82,27 @@ async def _in_one_pass(
     return rows[:, 0].tolist(), found
 
 
-async def _as_messages(call: Call, query: Named, document: Named, limits: PoolLimits) -> PoolPrompt:
+async def _by_chat_template(call: Call, both: Sequence[tuple[Named, Named]], limits: PoolLimits) -> list[PoolPrompt]:
+    """Each pair by the model's chat template."""
+    texts = [(query.text, document.text) for query, document in both]
+    params = [(query.param, document.param) for query, document in both]
+    maker, num_chars = call.service.prompt_maker, sum(map(len, (text for pair in texts for text in pair)))
+    plain = await in_thread(call.service, num_chars, lambda: maker.plain_pairs(texts, limits, params))
+    found: list[PoolPrompt] = []
+    num_tokens = 0
+    for pair, (_, param) in zip(plain, params, strict=True):
+        found.append(await _as_messages(call, *pair, limits, param))
+        num_tokens += len(found[-1].token_ids)
+        limits.check_call(num_tokens, param.partition("[")[0])
+    return found
+
+
+async def _as_messages(call: Call, query: str, document: str, limits: PoolLimits, param: str) -> PoolPrompt:
     """A pair by the model's chat template, which has a role for each of the two. A long document is cut."""
-    maker, longest = call.service.prompt_maker, limits.context if limits.cut is None else limits.cut.num_tokens
-    first, second = maker.pair(query.text, document.text, limits, (query.param, document.param))
+    maker, longest = call.service.prompt_maker, limits.longest
 
     async def token_ids(text: str) -> list[int]:
-        messages = [Message(role="query", content=first), Message(role="document", content=text)]
+        messages = [Message(role="query", content=query), Message(role="document", content=text)]
         conversation = Conversation(messages=messages, add_generation_prompt=False)
         prompt = await rendered(
             call, conversation, max_tokens=limits.context, add_special_tokens=False, cut=None, has_output=False
@@ -96,17 +110,17 @@ async def _as_messages(call: Call, query: Named, document: Named, limits: PoolLi
         return prompt.token_ids
 
     if limits.cut is not None:
-        second = maker.shortened([second], longest, limits.side)[0]
-    ids = await token_ids(second)
+        document = maker.shortened([document], longest, limits.side)[0]
+    ids = await token_ids(document)
     if len(ids) > longest and limits.cut is None:
-        raise too_long(len(ids), limits.context, param=document.param, has_output=False)
+        raise too_long(len(ids), limits.context, param=param, has_output=False)
     room = longest - len(await token_ids("")) if len(ids) > longest else 0
     while len(ids) > longest:
         if room <= 0:
             message = f"the query and the model's template leave no room for a document in {longest} tokens"
-            raise bad_request(message, param=document.param)
-        second = maker.shortened([second], room, limits.side)[0]
-        ids = await token_ids(second)
+            raise bad_request(message, param=param)
+        document = maker.shortened([document], room, limits.side)[0]
+        ids = await token_ids(document)
         room = min(room - 1, room + longest - len(ids))
     return PoolPrompt(ids)
 

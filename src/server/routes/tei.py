@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ... import version
-from ...model.pooling import PoolTask
+from ...model.pooling import PoolActivation, PoolTask
 from ...pooled import as_json, similarities
 from ...text.pool_prompts import PoolPrompt
 from ..endpoint import Call
 from ..protocol.errors import bad_request, unsupported
+from ..protocol.pooling import MAX_TEXTS
 from ..protocol.pooling_dialects import (
     SimilarityParameters,
     TeiDecodeRequest,
@@ -33,7 +34,7 @@ from .pooled_texts import (
     text_prompts,
     vectors_of,
 )
-from .score import tei_cut
+from .score import rerank, tei_cut
 
 
 async def embed(call: Call) -> None:
@@ -42,17 +43,18 @@ async def embed(call: Call) -> None:
     head = head_of(call.service, "embed")
     dimensions = checked_dimensions(head, body.dimensions, "dimensions")
     found, _ = await _pooled(call, body, body.inputs, body.prompt_name, "embed")
-    activates = body.normalize is not False
+    # TEI normalises the vectors of every model unless the request says otherwise.
+    activation: PoolActivation = "none" if body.normalize is False else "normalize"
 
     def build() -> bytes:
-        rows = vectors_of(call.service, head, found.rows("embed"), dimensions=dimensions, activates=activates)
+        rows = vectors_of(call.service, head, found.rows("embed"), dimensions=dimensions, activation=activation)
         return as_json(rows)
 
     await call.answer(await call.sized(len(found.results) * head.width, build))
 
 
 async def embed_all(call: Call) -> None:
-    """A vector for each token of each text."""
+    """A vector for each token of each text, as the model computes it: TEI does not normalise these."""
     body = await call.body(TeiTokensRequest, most_values(call))
     await call.named_model(body.model)
     head = head_of(call.service, "token_embed")
@@ -60,7 +62,7 @@ async def embed_all(call: Call) -> None:
 
     def build() -> bytes:
         return b"[%b]" % b",".join(
-            as_json(vectors_of(call.service, head, each["token_embed"])) for each in found.results
+            as_json(vectors_of(call.service, head, each["token_embed"], activates=False)) for each in found.results
         )
 
     await call.answer(await call.sized(found.run.num_prompt_tokens * head.width, build))
@@ -160,7 +162,7 @@ async def info(call: Call) -> None:
             "max_input_length": service.model_limits.context,
             "max_batch_tokens": scheduler.max_num_batched_tokens,
             "max_batch_requests": scheduler.max_num_seqs,
-            "max_client_batch_size": service.max_queued_requests,
+            "max_client_batch_size": MAX_TEXTS,
             "auto_truncate": True,
             "tokenization_workers": 1,
             "version": version.__version__,
@@ -173,10 +175,12 @@ async def info(call: Call) -> None:
 async def root(call: Call) -> None:
     """POST / is what the model is for: TEI's clients know no other path."""
     abilities = call.service.abilities
-    if "classify" not in abilities:
+    if "classify" in abilities:
+        await (rerank(call) if "score" in abilities else predict(call))
+    elif "embed" in abilities or "token_embed" in abilities:
         await embed(call)
     else:
-        await predict(call)
+        await embed_sparse(call)
 
 
 async def _pooled(

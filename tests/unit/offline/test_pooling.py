@@ -95,6 +95,10 @@ def test_long_prompts_are_cut_only_if_that_is_asked_for(decoder: LLM):
         (lambda llm: llm.encode("a", PoolingParams(task="embed"), pooling_task="sparse"), "params have 'embed'"),
         (lambda llm: llm.embed("a", pooling_params=PoolingParams(dimensions=10_000)), "10000"),
         (lambda llm: llm.embed("a", pooling_params=PoolingParams(truncate_prompt_tokens=0)), "-1 or above 0"),
+        (
+            lambda llm: llm.embed("a", pooling_params=PoolingParams(truncate_prompt_tokens=10**6)),
+            "but truncate_prompt_tokens is 1000000",
+        ),
         (lambda llm: llm.embed(""), "empty"),
         (lambda llm: llm.embed([[]]), "no tokens"),
         (lambda llm: llm.embed([[10**6]]), "outside the vocabulary"),

@@ -91,6 +91,67 @@ def test_tokens_of_the_prompt_are_counted_for_heads_that_leave_them_out():
     assert found.first == 0  # the prompt was cut off
 
 
+def test_a_cut_that_leaves_no_text_behind_the_prompt_is_refused():
+    made = maker(includes_prompt=False)
+    for num_tokens in (3, 4):
+        limits = PoolLimits(64, Truncation(num_tokens, "right"))
+        with pytest.raises(InvalidRequest, match="leaves no text") as caught:
+            made.texts([LONG], limits, params=["input"], prefix="query: ")
+        assert caught.value.param == "input"
+    [found] = made.texts([LONG], PoolLimits(64, Truncation(5, "right")), params=["input"], prefix="query: ")
+    assert (found.first, len(found.token_ids)) == (3, 5)
+
+
+def test_the_case_of_a_prompt_is_lowered_with_the_text():
+    [found] = maker(lowers_case=True).texts(["The CAT"], PoolLimits(64), params=["a"], prefix="QUERY: ")
+    assert found.token_ids == backend().encode("query: the cat").ids
+
+
+def test_a_query_that_is_compared_token_by_token_is_cut_to_the_length_of_the_model():
+    made = maker(query_length=6, query_filler=0, query_marker="yes")
+    long, short = made.queries([LONG, "the"], PoolLimits(64), params=["a", "b"])
+    marked = backend().encode("yes the cat sat").ids
+    assert long.token_ids == marked
+    assert short.token_ids == [*backend().encode("yes the").ids, 0, 0]
+
+
+@pytest.mark.parametrize("cut", [None, Truncation(12, "right")])
+def test_a_query_of_many_pairs_is_counted_before_they_are_made(cut, monkeypatch):
+    pairs, params = [(ANIMALS, "the cat")] * 50, [("query", f"documents[{index}]") for index in range(50)]
+    assert len(maker().pairs(pairs, PoolLimits(64, cut), params=params)) == 50
+    made = maker()
+    monkeypatch.setattr(PromptMaker, "_post_processed", None)  # is not reached
+    with pytest.raises(InvalidRequest, match="may have 500 in all") as caught:
+        made.pairs(pairs, PoolLimits(64, cut, call=500), params=params)
+    assert (caught.value.param, caught.value.code) == ("query", "too_many_tokens")
+
+
+def test_documents_count_for_the_tokens_of_a_call():
+    pairs, params = [("the", "the cat")] * 50, [("query", f"documents[{index}]") for index in range(50)]
+    assert len(maker().pairs(pairs, PoolLimits(64, call=300), params=params)) == 50  # 6 tokens each
+    with pytest.raises(InvalidRequest, match="300 tokens or more, and may have 299"):
+        maker().pairs(pairs, PoolLimits(64, call=299), params=params)
+
+
+def test_a_query_of_many_pairs_is_cut_once(monkeypatch):
+    calls = []
+    shortened = Tokenizer.shortened
+    monkeypatch.setattr(Tokenizer, "shortened", lambda *args: calls.append(args[1]) or shortened(*args))
+    limits = PoolLimits(64, query=2)
+    found = maker().pairs([(ANIMALS, "mat")] * 50, limits, params=[("query", "d")] * 50)
+    assert calls == [ANIMALS]
+    assert [each.token_ids for each in found] == [backend().encode("the cat", "mat").ids] * 50
+
+
+def test_pairs_with_one_query_are_cut_each_for_itself():
+    limits = PoolLimits(64, Truncation(9, "right"))
+    documents = ["mat", LONG, "the cat", LONG]
+    found = maker().pairs([(ANIMALS, each) for each in documents], limits, params=[("q", "d")] * 4)
+    for document, each in zip(documents, found, strict=True):
+        [alone] = maker().pairs([(ANIMALS, document)], limits, params=[("q", "d")])
+        assert each == alone
+
+
 def test_case_is_lowered_where_the_model_says_so():
     [found] = maker(lowers_case=True).texts(["The CAT"], PoolLimits(64), params=["a"])
     assert found.token_ids == backend().encode("the cat").ids

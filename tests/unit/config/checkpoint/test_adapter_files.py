@@ -301,6 +301,12 @@ def test_a_tensor_is_refused_by_its_name(
             "has shape [51, 8]; `model.embed_tokens` needs [50, 8]",
         ),
         (
+            {"base_model.model.score.weight": floats(3, 8)},
+            {"modules_to_save": ["classifier", "score"]},
+            "M310",
+            "is a head that was trained with the adapter",
+        ),
+        (
             {f"{PREFIX}.0.input_layernorm.weight": floats(8)},
             {"modules_to_save": ["input_layernorm"]},
             "M310",

@@ -296,6 +296,25 @@ def test_a_class_that_is_known_needs_no_code_of_its_repository(
     assert found.notes == (f"the code that `auto_map` names is not run: `Qwen3ForCausalLM` is a class of {by}",)
 
 
+def test_a_default_prompt_is_reported(tmp_path: Path) -> None:
+    """sentence-transformers writes it before each text, and this build only where a request names it."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(kinds.items())
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    pool = {"word_embedding_dimension": 16, "pooling_mode_lasttoken": True}
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pool))
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    found = model_files(tmp_path)
+    assert found.notes == (
+        "the default prompt `query` is written only before texts of requests that name it (`prompt_name`)",
+    )
+
+
 def test_an_end_outside_of_the_vocabulary_is_left_out(tmp_path: Path) -> None:
     """It refused the whole model."""
     found = model_files(tmp_path, eos_token_id=[100, 7])
