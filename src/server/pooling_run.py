@@ -53,6 +53,9 @@ class PoolingRun:
         outcome = "abort"
         try:
             outputs = await self._client.pool(self._requests)
+            for output, param in zip(outputs, params, strict=True):
+                if output.error is not None:  # it is the reason of the aborts of the others
+                    raise internal_error(f"`{param}`: {output.error}", "engine_error")
             found: list[Mapping[str, Floats]] = []
             for output, param, request in zip(outputs, params, self._requests, strict=True):
                 found.append(self._arrays(output, param))
@@ -80,8 +83,8 @@ class PoolingRun:
     def _arrays(self, output: EngineOutput, param: str) -> Mapping[str, Floats]:
         if output.finish_reason is FinishReason.ABORT:
             raise shutting_down()
-        if output.error is not None or output.vectors is None:
-            raise internal_error(f"`{param}`: {output.error or 'the engine has not computed this'}", "engine_error")
+        if output.vectors is None:
+            raise internal_error(f"`{param}`: the engine has not computed this", "engine_error")
         self.num_cached_tokens += output.num_cached_tokens
         if output.queued_s is not None:
             self._metrics.times.queue_time.observe(output.queued_s)

@@ -234,13 +234,16 @@ class StreamingClient(ABC):
             if not stream.is_finished:
                 self._send(Abort([stream.handle]))
 
-    async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
-        """See EngineClient.pool."""
+    async def pool(
+        self, requests: Sequence[EngineRequest], finished: dict[int, EngineOutput] | None = None
+    ) -> list[EngineOutput]:
+        """See EngineClient.pool. finished: gets each output by the index of its request, also if the call fails."""
         await self._prepare()
         if self._state is not EngineState.READY:
             raise EngineDead(self._reason)
         # As many again as can run: the engine need not wait for the next portion.
-        return await PooledCall(requests, self._streams, self._send, 2 * self.info.max_num_seqs).outputs()
+        max_sent, found = 2 * self.info.max_num_seqs, {} if finished is None else finished
+        return await PooledCall(requests, self._streams, self._send, max_sent, found).outputs()
 
     async def profile(self, *, is_start: bool) -> str:
         if self._state is not EngineState.READY:

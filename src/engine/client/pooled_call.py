@@ -10,20 +10,30 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..api import EngineOutput, EngineRequest, QueueFull
+from ..api import EngineOutput, EngineRequest, FinishReason, QueueFull
 from ..transport.messages import Abort, Message, SubmitMany
 from .streams import Streams
 
 
 class PooledCall:
     def __init__(
-        self, requests: Sequence[EngineRequest], streams: Streams, send: Callable[[Message], None], max_sent: int
+        self,
+        requests: Sequence[EngineRequest],
+        streams: Streams,
+        send: Callable[[Message], None],
+        max_sent: int,
+        finished: dict[int, EngineOutput],
     ) -> None:
-        """max_sent: requests that are with the engine at a time, at least 1."""
-        self._requests, self._streams, self._send, self._max_sent = requests, streams, send, max_sent
+        """
+        max_sent: maximum number of requests that are with the engine at a time, at least 1.
+        finished: gets each output by the place of its request, as soon as it arrives.
+        """
+        self._requests, self._streams, self._send = requests, streams, send
+        self._max_sent = self._most_sent = max_sent
+        self._outputs = finished
         self._to_send = deque(range(len(requests)))
         self._open: dict[int, _PooledStream] = {}  # by handle
-        self._outputs: list[EngineOutput | None] = [None] * len(requests)
+        self._is_ended = False  # no more are sent
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -31,6 +41,7 @@ class PooledCall:
         """The output of each request. Raises InvalidRequest or QueueFull if one is refused, and EngineDead.
 
         A request that is refused because the queue is full is sent again, as long as others of the call are computed.
+        Once a request has failed or was aborted, no more are sent: those that were not sent end with ABORT.
         """
         try:
             self._send_more()
@@ -47,7 +58,7 @@ class PooledCall:
             self._open.clear()
             if unfinished:
                 self._send(Abort(unfinished))
-        return [output for output in self._outputs if output is not None]
+        return [self._outputs.get(place) or _not_sent(request) for place, request in enumerate(self._requests)]
 
     def _send_more(self) -> None:
         places = [self._to_send.popleft() for _ in range(min(len(self._to_send), self._max_sent - len(self._open)))]
@@ -64,12 +75,17 @@ class PooledCall:
         """The only output of a request."""
         self._close(stream)
         self._outputs[stream.place] = output
+        self._max_sent = min(self._max_sent + 1, self._most_sent)  # the queue may have been full only for a moment
+        if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            self._is_ended = True
+            self._to_send.clear()  # after an abort the engine may never answer, and after an error the call has failed
 
     def refuse(self, stream: _PooledStream, error: Exception) -> None:
         self._close(stream)
         if isinstance(error, QueueFull) and self._open:
             self._max_sent = len(self._open)
-            self._to_send.append(stream.place)
+            if not self._is_ended:
+                self._to_send.append(stream.place)
         elif self._error is None:
             self._error = error
 
@@ -78,6 +94,10 @@ class PooledCall:
         self._streams.close(stream)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _not_sent(request: EngineRequest) -> EngineOutput:
+    return EngineOutput(request_id=request.request_id, token_ids=[], finish_reason=FinishReason.ABORT)
 
 
 class _PooledStream:

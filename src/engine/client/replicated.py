@@ -16,6 +16,7 @@ from .engine_client import EngineClient, EngineState, StreamingClient
 from .routing import Placement, Reported, Router
 
 _Result = TypeVar("_Result")
+_PLACED_PER_TURN = 256  # requests of a call, in one iteration of the event loop: about 2 ms
 # The state of all, if no replica is ready: the first of these that one has.
 _IN_ORDER = (EngineState.SLEEPING, EngineState.STALLED, EngineState.RESTARTING, EngineState.STARTING)
 
@@ -122,7 +123,7 @@ class ReplicatedClient:
     async def pool(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
         """See EngineClient.pool. The replicas share the requests. Raises KeyError as `generate` does.
 
-        The part of a replica whose queue is full is shared by the others.
+        What a replica whose queue is full has not computed is shared by the others.
         """
         outputs: dict[int, EngineOutput] = {}
         full: set[int] = set()
@@ -130,9 +131,11 @@ class ReplicatedClient:
             parts: dict[int, list[int]] = {}
             placements: list[Placement] = []
             try:
-                for place in left:
+                for count, place in enumerate(left, 1):
                     placements.append(self._place(requests[place], full))
                     parts.setdefault(placements[-1].rank, []).append(place)
+                    if count % _PLACED_PER_TURN == 0:
+                        await asyncio.sleep(0)
                 for found in await _together([self._pool_part(*part, requests, full) for part in parts.items()]):
                     outputs |= found
             finally:
@@ -143,7 +146,7 @@ class ReplicatedClient:
     def _place(self, request: EngineRequest, full: set[int]) -> Placement:
         """Raises QueueFull if all replicas that could serve it are full, and EngineDead."""
         if available := self._available(request.rank, full):
-            return self._router.place(request.inputs.prompt_token_ids, request.inputs.scope, available)
+            return self._router.place_pooled(request.inputs.prompt_token_ids, available)
         if full:
             raise QueueFull("the queues of all replicas are full")
         raise EngineDead(self.reason or f"the replica {request.rank} is not ready")
@@ -151,12 +154,14 @@ class ReplicatedClient:
     async def _pool_part(
         self, rank: int, places: Sequence[int], requests: Sequence[EngineRequest], full: set[int]
     ) -> dict[int, EngineOutput]:
-        """The outputs of some of the requests, by place; none if the replica's queue is full, which is noted."""
+        """The outputs of some of the requests, by place. If the replica's queue is full, which is noted in `full`, they
+        are those that it has computed."""
+        finished: dict[int, EngineOutput] = {}
         try:
-            found = await self._replicas[rank].pool([requests[place] for place in places])
+            found = await self._replicas[rank].pool([requests[place] for place in places], finished)
         except QueueFull:
             full.add(rank)
-            return {}
+            return {places[index]: output for index, output in finished.items()}
         return dict(zip(places, found, strict=True))
 
     @property
