@@ -26,7 +26,7 @@ from stoker.engine.api import (
     VerifiedDraft,
 )
 from stoker.engine.client.engine_client import EngineState
-from stoker.engine.client.pooled_call import no_listener
+from stoker.engine.client.pooled_call import OnOutput, no_listener
 
 
 def next_token(prefix: list[int], vocab_size: int, seed: int | None = None) -> int:
@@ -181,9 +181,7 @@ class FakeEngine:
             if request.request_id not in self.finished:
                 self.aborted.append(request.request_id)
 
-    async def pool(
-        self, requests: Sequence[EngineRequest], on_output: Callable[[EngineRequest], None] = no_listener
-    ) -> list[EngineOutput]:
+    async def pool(self, requests: Sequence[EngineRequest], on_output: OnOutput = no_listener) -> list[EngineOutput]:
         """The vectors of each request, which depend on nothing but its tokens."""
         self.requests += requests
         if self.state is not EngineState.READY:
@@ -197,15 +195,16 @@ class FakeEngine:
             await _until(self._pace(), died)
             if died.is_set():
                 raise EngineDead(self.reason)
-            for request in requests:
-                on_output(request)
+            outputs = [self._pooled(request) for request in requests]
+            for index, output in enumerate(outputs):
+                on_output(index, output)
             self.finished += [request.request_id for request in requests]
         finally:
             for request in requests:
                 del self._running[request.request_id]
                 if request.request_id not in self.finished:
                     self.aborted.append(request.request_id)
-        return [self._pooled(request) for request in requests]
+        return outputs
 
     def _pooled(self, request: EngineRequest) -> EngineOutput:
         task, token_ids = request.inputs.task, request.inputs.prompt_token_ids

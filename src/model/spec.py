@@ -191,6 +191,13 @@ class ModelSpec(Record):
         return all(layer.is_causal for layer in self.layers)
 
     @property
+    def needs_whole_prompts(self) -> bool:
+        """Whether all tokens of each prompt are computed in one step, because nothing of the model could use less."""
+        if not self.is_causal:
+            return True
+        return not self.generates and self.pooling is not None and all(head.needs_all for head in self.pooling.heads)
+
+    @property
     def num_layers(self) -> int:
         return len(self.layers)
 

@@ -53,6 +53,9 @@ class PoolingRun:
         outcome = "abort"
         try:
             outputs = await self._client.pool(self._requests, self._count)
+            for output, param in zip(outputs, params, strict=True):
+                if output.error is not None:  # it is the reason of the aborts of the others
+                    raise internal_error(f"`{param}`: {output.error}", "engine_error")
             found: list[Mapping[str, Floats]] = []
             for output, param in zip(outputs, params, strict=True):
                 found.append(self._arrays(output, param))
@@ -76,9 +79,11 @@ class PoolingRun:
         finally:
             self._end(outcome)
 
-    def _count(self, request: EngineRequest) -> None:
+    def _count(self, index: int, output: EngineOutput) -> None:
         """Charge a text when it is computed: what becomes of the others, or of the client, changes nothing."""
-        num_tokens = len(request.inputs.prompt_token_ids)
+        if output.finish_reason is FinishReason.ABORT:
+            return
+        num_tokens = len(self._requests[index].inputs.prompt_token_ids)
         self._charge(num_tokens, "prompt")
         self._metrics.prompt_tokens.inc(num_tokens)
         self._metrics.sizes.prompt_tokens.observe(num_tokens)
@@ -86,8 +91,8 @@ class PoolingRun:
     def _arrays(self, output: EngineOutput, param: str) -> Mapping[str, Floats]:
         if output.finish_reason is FinishReason.ABORT:
             raise shutting_down()
-        if output.error is not None or output.vectors is None:
-            raise internal_error(f"`{param}`: {output.error or 'the engine has not computed this'}", "engine_error")
+        if output.vectors is None:
+            raise internal_error(f"`{param}`: the engine has not computed this", "engine_error")
         self.num_cached_tokens += output.num_cached_tokens
         if output.queued_s is not None:
             self._metrics.times.queue_time.observe(output.queued_s)

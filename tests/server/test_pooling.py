@@ -785,3 +785,24 @@ class TestWhatAllRoutesHave:
         assert "embedding" in served.post("/invocations", {"input": "a"}).json()["data"][0]
         assert "choices" in served.post("/invocations", {"prompt": "a", "max_tokens": 1}).json()
         assert isinstance(served.post("/invocations", {"inputs": "a"}).json()[0], list)
+
+
+class TestLimitsOfAResult:
+    """What is refused before the engine gets anything."""
+
+    def test_a_text_that_no_step_can_hold_is_named(self, folder: Path):
+        served = serving(folder, EMBED, TOKENS)
+        ids = {"input": [[1, 2], [3] * 65]}  # a step of the fake engine has 64 tokens
+        response = served.post("/pooling", {**ids, "task": "token_embed"})
+        assert error(response) == (400, "context_length_exceeded", "input[1]")
+        assert "65 tokens" in response.json()["error"]["message"]
+        assert served.post("/pooling", {**ids, "task": "embed"}).status_code == 200
+        assert [each.inputs.task for each in served.engine.requests] == [PoolingParams(("embed",))] * 2
+
+    def test_the_results_of_a_request_have_a_limit(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("stoker.server.routes.pooled_texts.MAX_ELEMENTS", 16)
+        served = serving(folder, EMBED, TOKENS)
+        assert served.post("/pooling", {"input": [[1, 2, 3, 4]], "task": "token_embed"}).status_code == 200
+        for fields in ({"input": [[1]] * 3, "task": "embed"}, {"input": [[1, 2], [3, 4, 5]], "task": "token_embed"}):
+            assert error(served.post("/pooling", fields)) == (400, "array_above_max_length", "input")
+        assert len(served.engine.requests) == 1

@@ -85,8 +85,11 @@ class Decisions(Sections):
         """Why each prompt is computed in one step; empty if it can be computed in chunks."""
         if not self.scheduler.enable_chunked_prefill:
             return "chunked prefill is off"
-        sees_all = self.model_files is not None and not self.model_files.spec.is_causal
-        return "tokens of this model see later ones" if sees_all else ""
+        if self.model_files is None or not self.model_files.spec.needs_whole_prompts:
+            return ""
+        if not self.model_files.spec.is_causal:
+            return "tokens of this model see later ones"
+        return "the results of this model are made of all tokens of a prompt"
 
     @property
     def computes_in_chunks(self) -> bool:

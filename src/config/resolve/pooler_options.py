@@ -69,8 +69,7 @@ def _changes(pooling: Pooling, written: dict[str, Any]) -> dict[str, Any]:
     if mode is not None:
         _need(pooling, "pooling_type", heads, ("embed", "classify"))
         heads = tuple(
-            head.model_copy(update={"modes": (_MODES[mode],)}) if head.task in ("embed", "classify") else head
-            for head in heads
+            _with_mode(pooling, head, _MODES[mode]) if head.task in ("embed", "classify") else head for head in heads
         )
     changes: dict[str, Any] = {}
     if of_tokens is not None or "step_tag_id" in written:
@@ -94,6 +93,13 @@ def _changes(pooling: Pooling, written: dict[str, Any]) -> dict[str, Any]:
             _need(pooling, key, heads, _SCORES)
             changes[key] = float(written[key])
     return {"heads": heads, **changes}
+
+
+def _with_mode(pooling: Pooling, head: PoolHead, mode: PoolMode) -> PoolHead:
+    """The head with one mode. Several modes are side by side, and a layer after them takes the elements of all."""
+    if len(head.modes) > 1 and head.after:
+        raise _wrong(pooling, "pooling_type", f"does not fit the layers after the {len(head.modes)} modes of the model")
+    return head.model_copy(update={"modes": (mode,), "width": head.width // max(1, len(head.modes))})
 
 
 def _check_size(pooling: Pooling, head: PoolHead, size: int) -> None:

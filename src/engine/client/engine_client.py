@@ -42,7 +42,7 @@ from ..transport.messages import (
     Submit,
     UnloadAdapter,
 )
-from .pooled_call import PooledCall, no_listener
+from .pooled_call import OnOutput, PooledCall, no_listener
 from .streams import Streams
 
 WATCH_INTERVAL_S = 0.5
@@ -92,12 +92,11 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def pool(
-        self, requests: Sequence[EngineRequest], on_output: Callable[[EngineRequest], None] = no_listener
-    ) -> list[EngineOutput]:
+    async def pool(self, requests: Sequence[EngineRequest], on_output: OnOutput = no_listener) -> list[EngineOutput]:
         """The output of each of these requests, which are pooled. Cancelling it aborts all of them.
 
-        on_output: is called with each request that was computed, also if the call fails or is cancelled later.
+        on_output: is called with the index of each request and its output when it arrives, also if the call fails or is
+            cancelled later.
         An output with FinishReason.ERROR says why its request has none. Raises InvalidRequest if one can never be
         served, QueueFull and EngineDead.
         """
@@ -237,15 +236,14 @@ class StreamingClient(ABC):
             if not stream.is_finished:
                 self._send(Abort([stream.handle]))
 
-    async def pool(
-        self, requests: Sequence[EngineRequest], on_output: Callable[[EngineRequest], None] = no_listener
-    ) -> list[EngineOutput]:
+    async def pool(self, requests: Sequence[EngineRequest], on_output: OnOutput = no_listener) -> list[EngineOutput]:
         """See EngineClient.pool."""
         await self._prepare()
         if self._state is not EngineState.READY:
             raise EngineDead(self._reason)
         # As many again as can run: the engine need not wait for the next portion.
-        return await PooledCall(requests, self._streams, self._send, 2 * self.info.max_num_seqs, on_output).outputs()
+        max_sent = 2 * self.info.max_num_seqs
+        return await PooledCall(requests, self._streams, self._send, max_sent, on_output).outputs()
 
     async def profile(self, *, is_start: bool) -> str:
         if self._state is not EngineState.READY:

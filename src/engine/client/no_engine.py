@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from ...config import Resolved
 from ..api import (
@@ -17,7 +17,7 @@ from ..api import (
     SleepError,
 )
 from .engine_client import EngineState
-from .pooled_call import no_listener
+from .pooled_call import OnOutput, no_listener
 
 _REASON = "this server has no engine"
 
@@ -60,9 +60,7 @@ class NoEngine:
     def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
         raise EngineDead(_REASON)
 
-    async def pool(
-        self, requests: Sequence[EngineRequest], on_output: Callable[[EngineRequest], None] = no_listener
-    ) -> list[EngineOutput]:
+    async def pool(self, requests: Sequence[EngineRequest], on_output: OnOutput = no_listener) -> list[EngineOutput]:
         raise EngineDead(_REASON)
 
     async def load_adapter(self, ref: AdapterRef) -> None:

@@ -14,22 +14,32 @@ from ..api import EngineOutput, EngineRequest, FinishReason, QueueFull
 from ..transport.messages import Abort, Message, SubmitMany
 from .streams import Streams
 
+OnOutput = Callable[[int, EngineOutput], None]  # the index of a request among those of its call, and its output
 
-def no_listener(request: EngineRequest) -> None:
-    """Ignores that a request was computed."""
+
+def no_listener(index: int, output: EngineOutput) -> None:
+    """Ignore that a request was computed."""
 
 
 class PooledCall:
     def __init__(
-        self, requests: Sequence[EngineRequest], streams: Streams, send: Callable[[Message], None], max_sent: int,
-        on_output: Callable[[EngineRequest], None] = no_listener,
-    ) -> None:  # fmt: skip
-        """max_sent: requests that are with the engine at a time, at least 1. on_output: as in EngineClient.pool."""
-        self._on_output = on_output
-        self._requests, self._streams, self._send, self._max_sent = requests, streams, send, max_sent
+        self,
+        requests: Sequence[EngineRequest],
+        streams: Streams,
+        send: Callable[[Message], None],
+        max_sent: int,
+        on_output: OnOutput = no_listener,
+    ) -> None:
+        """
+        max_sent: maximum number of requests that are with the engine at a time, at least 1.
+        on_output: as in EngineClient.pool.
+        """
+        self._requests, self._streams, self._send, self._on_output = requests, streams, send, on_output
+        self._max_sent = self._most_sent = max_sent
+        self._outputs: dict[int, EngineOutput] = {}
         self._to_send = deque(range(len(requests)))
         self._open: dict[int, _PooledStream] = {}  # by handle
-        self._outputs: list[EngineOutput | None] = [None] * len(requests)
+        self._is_ended = False  # no more are sent
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -37,6 +47,7 @@ class PooledCall:
         """The output of each request. Raises InvalidRequest or QueueFull if one is refused, and EngineDead.
 
         A request that is refused because the queue is full is sent again, as long as others of the call are computed.
+        Once a request has failed or was aborted, no more are sent: those that were not sent end with ABORT.
         """
         try:
             self._send_more()
@@ -53,7 +64,7 @@ class PooledCall:
             self._open.clear()
             if unfinished:
                 self._send(Abort(unfinished))
-        return [output for output in self._outputs if output is not None]
+        return [self._outputs.get(place) or _not_sent(request) for place, request in enumerate(self._requests)]
 
     def _send_more(self) -> None:
         places = [self._to_send.popleft() for _ in range(min(len(self._to_send), self._max_sent - len(self._open)))]
@@ -70,14 +81,18 @@ class PooledCall:
         """The only output of a request."""
         self._close(stream)
         self._outputs[stream.place] = output
-        if output.finish_reason is not FinishReason.ABORT:
-            self._on_output(self._requests[stream.place])
+        self._on_output(stream.place, output)
+        self._max_sent = min(self._max_sent + 1, self._most_sent)  # the queue may have been full only for a moment
+        if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            self._is_ended = True
+            self._to_send.clear()  # after an abort the engine may never answer, and after an error the call has failed
 
     def refuse(self, stream: _PooledStream, error: Exception) -> None:
         self._close(stream)
         if isinstance(error, QueueFull) and self._open:
             self._max_sent = len(self._open)
-            self._to_send.append(stream.place)
+            if not self._is_ended:
+                self._to_send.append(stream.place)
         elif self._error is None:
             self._error = error
 
@@ -86,6 +101,10 @@ class PooledCall:
         self._streams.close(stream)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _not_sent(request: EngineRequest) -> EngineOutput:
+    return EngineOutput(request_id=request.request_id, token_ids=[], finish_reason=FinishReason.ABORT)
 
 
 class _PooledStream:

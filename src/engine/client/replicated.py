@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from ..api import AdapterRef, DraftCounts, EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
 from .engine_client import EngineClient, EngineState, StreamingClient
-from .pooled_call import no_listener
+from .pooled_call import OnOutput, no_listener
 from .routing import Placement, Reported, Router
 
 _Result = TypeVar("_Result")
+_PLACED_PER_TURN = 256  # requests of a call, in one iteration of the event loop: about 2 ms
 # The state of all, if no replica is ready: the first of these that one has.
 _IN_ORDER = (EngineState.SLEEPING, EngineState.STALLED, EngineState.RESTARTING, EngineState.STARTING)
 
@@ -120,12 +121,10 @@ class ReplicatedClient:
             finally:
                 self._router.ended(placement)
 
-    async def pool(
-        self, requests: Sequence[EngineRequest], on_output: Callable[[EngineRequest], None] = no_listener
-    ) -> list[EngineOutput]:
+    async def pool(self, requests: Sequence[EngineRequest], on_output: OnOutput = no_listener) -> list[EngineOutput]:
         """See EngineClient.pool. The replicas share the requests. Raises KeyError as `generate` does.
 
-        The part of a replica whose queue is full is shared by the others.
+        What a replica whose queue is full has not computed is shared by the others.
         """
         outputs: dict[int, EngineOutput] = {}
         full: set[int] = set()
@@ -133,12 +132,13 @@ class ReplicatedClient:
             parts: dict[int, list[int]] = {}
             placements: list[Placement] = []
             try:
-                for place in left:
+                for count, place in enumerate(left, 1):
                     placements.append(self._place(requests[place], full))
                     parts.setdefault(placements[-1].rank, []).append(place)
-                for found in await _together(
-                    [self._pool_part(*part, requests, full, on_output) for part in parts.items()]
-                ):
+                    if count % _PLACED_PER_TURN == 0:
+                        await asyncio.sleep(0)
+                calls = [self._pool_part(*part, requests, full, on_output) for part in parts.items()]
+                for found in await _together(calls):
                     outputs |= found
             finally:
                 for placement in placements:
@@ -148,7 +148,7 @@ class ReplicatedClient:
     def _place(self, request: EngineRequest, full: set[int]) -> Placement:
         """Raises QueueFull if all replicas that could serve it are full, and EngineDead."""
         if available := self._available(request.rank, full):
-            return self._router.place(request.inputs.prompt_token_ids, request.inputs.scope, available)
+            return self._router.place_pooled(request.inputs.prompt_token_ids, available)
         if full:
             raise QueueFull("the queues of all replicas are full")
         raise EngineDead(self.reason or f"the replica {request.rank} is not ready")
@@ -159,14 +159,21 @@ class ReplicatedClient:
         places: Sequence[int],
         requests: Sequence[EngineRequest],
         full: set[int],
-        on_output: Callable[[EngineRequest], None],
+        on_output: OnOutput,
     ) -> dict[int, EngineOutput]:
-        """The outputs of some of the requests, by place; none if the replica's queue is full, which is noted."""
+        """The outputs of some of the requests, by place. If the replica's queue is full, which is noted in `full`, they
+        are those that it has computed."""
+        finished: dict[int, EngineOutput] = {}
+
+        def take(index: int, output: EngineOutput) -> None:
+            finished[places[index]] = output
+            on_output(places[index], output)
+
         try:
-            found = await self._replicas[rank].pool([requests[place] for place in places], on_output)
+            found = await self._replicas[rank].pool([requests[place] for place in places], take)
         except QueueFull:
             full.add(rank)
-            return {}
+            return finished
         return dict(zip(places, found, strict=True))
 
     @property

@@ -180,17 +180,33 @@ class Router:
 
     def place(self, token_ids: Sequence[int], scope: CacheScope, reported: Mapping[int, Reported]) -> Placement:
         """Choose a replica among the ranks of `reported`: at least one, all of them opened."""
-        loads = {}
-        for rank, said in reported.items():
-            own = self._loads[rank]
-            num_sequences = max(own.num_sequences, said.num_sequences)
-            loads[rank] = Load(own.num_queued_tokens, num_sequences, said.num_free_tokens, own.num_given_tokens)
+        loads = self._loads_of(reported)
         hashes = self._prefixes.hashes(token_ids, scope)
         cached = self._prefixes.cached(hashes)
         key = hashes[0] if hashes else hash(tuple(token_ids))
         rank = choose(loads, len(token_ids), cached, key)
         self._prefixes.add(rank, hashes)
-        placement = Placement(rank, len(token_ids) - cached.get(rank, 0))
+        return self._placed(rank, len(token_ids) - cached.get(rank, 0))
+
+    def place_pooled(self, token_ids: Sequence[int], reported: Mapping[int, Reported]) -> Placement:
+        """Choose a replica for a prompt that is pooled, by the loads only.
+
+        Most heads compute the whole prompt whatever is cached. The prompts of a call are many, and would displace the
+        prefixes of conversations.
+        """
+        rank = choose(self._loads_of(reported), len(token_ids), {}, hash(tuple(token_ids[:CHUNK])))
+        return self._placed(rank, len(token_ids))
+
+    def _loads_of(self, reported: Mapping[int, Reported]) -> dict[int, Load]:
+        loads = {}
+        for rank, said in reported.items():
+            own = self._loads[rank]
+            num_sequences = max(own.num_sequences, said.num_sequences)
+            loads[rank] = Load(own.num_queued_tokens, num_sequences, said.num_free_tokens, own.num_given_tokens)
+        return loads
+
+    def _placed(self, rank: int, num_waiting_tokens: int) -> Placement:
+        placement = Placement(rank, num_waiting_tokens)
         load = self._loads[rank]
         load.num_queued_tokens += placement.num_waiting_tokens
         load.num_sequences += 1

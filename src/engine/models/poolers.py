@@ -46,8 +46,10 @@ class OutputLayer:
         kernels: KernelSet,
         device: torch.device,
     ) -> None:
-        """rows: of the layer, and those that are subtracted from them; None: all of them as they are. scale, softcap:
-        of its products."""
+        """
+        rows: each row of the layer that is used, with the row that is subtracted from it; None: all rows as they are.
+        scale, softcap: the model's, of its logits.
+        """
         self._output, self._dtype = output, output.dtype
         self._scale, self._softcap = scale, softcap
         self._rows: torch.Tensor | None = None

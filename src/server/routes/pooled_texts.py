@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...engine.api import EngineRequest, PoolingParams, RequestInputs
+from ...engine.api import EngineRequest, InvalidRequest, PoolingParams, RequestInputs
 from ...model.pooling import PoolActivation, PoolHead, PoolTask
 from ...pooled import Floats, dimensions_problem, results_of
 from ...text.length import context_limit, too_long
@@ -25,11 +25,12 @@ from .rendering import rendered
 from .request_log import log_pooling
 
 T = TypeVar("T")
+MAX_ELEMENTS = 1 << 26  # of the results of one task in a request: 256 MiB in float32, and about 1 GB as JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """results: the arrays of each text by task, in order."""
+    """The answer of the engine to one request. `results` has the arrays of each text by task, in order."""
 
     response_id: str
     run: PoolingRun
@@ -186,6 +187,8 @@ async def pooled(
     response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
     ids = itertools.repeat(engine_id) if len(prompts) == 1 else (f"{engine_id}-{n}" for n in range(len(prompts)))
     scope, named, rank = call.salted(body.cache_salt), tuple(tasks), call.rank
+    _check_whole(service, prompts, params, tasks)
+    _check_results(service, prompts, params, tasks)
 
     def request(prompt: PoolPrompt, request_id: str) -> EngineRequest:
         task = PoolingParams(named, prompt.first, prompt.second)
@@ -203,6 +206,38 @@ async def pooled(
         finally:
             call.log_fields.update(run.log_fields)
     return Pooled(response_id, run, results)
+
+
+def _check_whole(
+    service: Service, prompts: Sequence[PoolPrompt], params: Sequence[str], tasks: Sequence[PoolTask]
+) -> None:
+    """Raises InvalidRequest for a prompt that does not fit in a step, if a task needs all of its tokens at once."""
+    if not any(head_of(service, task).needs_all for task in tasks):
+        return
+    limit = service.engine_info.max_num_batched_tokens
+    for prompt, param in zip(prompts, params, strict=True):
+        if (num_tokens := len(prompt.token_ids)) > limit:
+            named = ", ".join(tasks)
+            message = (
+                f"`{param}` has {num_tokens} tokens; one step, which must compute all of it for {named}, has {limit}"
+            )
+            raise InvalidRequest(message, param=param, code="context_length_exceeded")
+
+
+def _check_results(
+    service: Service, prompts: Sequence[PoolPrompt], params: Sequence[str], tasks: Sequence[PoolTask]
+) -> None:
+    """Raises ApiError for texts whose results would need too much memory together, before any is computed."""
+    num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    for task in tasks:
+        head = head_of(service, task)
+        num_rows, rows = (len(prompts), "texts") if head.modes else (num_tokens, "tokens")
+        if num_rows * head.width > MAX_ELEMENTS:
+            message = (
+                f"the results of `{task}` have {head.width} elements for each of {num_rows} {rows}; a request may ask "
+                f"for {MAX_ELEMENTS} elements: send at most {MAX_ELEMENTS // head.width} {rows} in each"
+            )
+            raise bad_request(message, code="array_above_max_length", param=params[0].partition("[")[0])
 
 
 def checked_dimensions(head: PoolHead, dimensions: int | None, param: str) -> int | None:

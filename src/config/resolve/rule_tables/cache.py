@@ -106,13 +106,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R382",
-        title="recurrent states stay in the engine",
+        title="blocks of keys and values are all that is stored outside the engine",
         fields=_BLOCK_STORES,
         needs_model=True,
         is_broken=lambda v: bool(v.block_stores) and (v.has_states or not _has_keys(v)),
-        message="some layers of this model keep a recurrent state, which is not kept outside the KV cache "
+        message="this model keeps no keys and values, or recurrent states too, which are not kept outside the KV cache "
         "({block_stores})",
-        why="A sequence continues from a prefix only with these states, and only blocks of keys and values are stored.",
+        why="Only blocks of keys and values are stored, and a sequence of a model with recurrent states continues from "
+        "a prefix only with these states.",
         fixes=("remove {block_stores}",),
     ),
     Rule(

@@ -33,12 +33,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R109",
-        title="a step can hold the longest text of a model that sees later tokens",
+        title="a step can hold the longest text of a model that needs all of it",
         fields=("scheduler.max_num_batched_tokens", "model.max_model_len"),
         needs_model=True,
         is_broken=lambda v: (
             v.files is not None
-            and not v.files.spec.is_causal
+            and v.files.spec.needs_whole_prompts
             and v.scheduler.max_num_batched_tokens < v.model.max_model_len
         ),
         message=(
@@ -46,8 +46,8 @@ RULES: tuple[Rule, ...] = (
             "`model.max_model_len` is {max_model_len}"
         ),
         why=(
-            "The first tokens of a text depend on the last ones in this model, so a text is computed in one step. A "
-            "longer one could never be computed."
+            "The results of this model are made of all tokens of a text, or its first tokens depend on the last ones, "
+            "so a text is computed in one step. A longer one could never be computed."
         ),
         fixes=(
             "set `scheduler.max_num_batched_tokens` to at least {max_model_len}, or leave it to auto",

@@ -9,7 +9,7 @@ import pytest
 from stoker.config import ModelFilesError
 from stoker.config.resolve.pooler_options import with_pooling_options
 from stoker.config.schema.model import ModelConfig
-from stoker.model.pooling import PoolHead, Pooling
+from stoker.model.pooling import PoolDense, PoolHead, Pooling
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
 
@@ -140,3 +140,12 @@ def test_sizes_scores_and_tasks():
     pooling = changed_pooling(encoder(RATES), logit_mean=2, logit_sigma=0.5)
     assert (pooling.logit_mean, pooling.logit_sigma) == (2.0, 0.5)
     assert changed_pooling(encoder(EMBEDS, RATES), task="classify").heads == (RATES,)
+
+
+def test_one_mode_in_place_of_several_has_the_width_of_one():
+    several = PoolHead(task="embed", modes=("cls", "mean"), width=128)
+    (head,) = changed_pooling(encoder(several), pooling_type="MEAN").heads
+    assert (head.modes, head.width) == (("mean",), 64)
+    dense = PoolDense(name="dense", inputs=128, outputs=32)
+    with pytest.raises(ModelFilesError, match="does not fit the layers after the 2 modes"):
+        changed(encoder(several.model_copy(update={"after": (dense,)})), pooler_config={"pooling_type": "MEAN"})

@@ -83,6 +83,8 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     mixture = write_config(tmp_path / "mixture", SHAPES["qwen3-30b-a3b"][0] | {"num_experts": 16})
     files |= {"MIXTURE": mixture, "WITHOUT-KEYS": without_keys, "SHARED": shared, "LATENTS": latents}
     files["ENCODER"] = write_config(tmp_path / "encoder", ENCODER)
+    scores = {"architectures": ["Qwen3ForTokenClassification"], "num_labels": 2}  # all of its heads need whole prompts
+    files["STEP-SCORES"] = write_config(tmp_path / "scores", SHAPES["qwen3-0.6b"][0] | scores)
     files["COMPRESSED"] = write_config(tmp_path / "compressed", "deepseek-v4-flash")
 
     def of(kind: str, line: str) -> set[str]:

@@ -22,7 +22,9 @@ from stoker.engine.api import (
     SamplingParams,
 )
 from stoker.engine.client.in_process import InProcessClient
+from stoker.engine.client.pooled_call import PooledCall
 from stoker.engine.client.replicated import ReplicatedClient
+from stoker.engine.client.streams import Streams
 from stoker.engine.transport.messages import Message, Outputs, SubmitMany
 
 TEXTS = [[1 + index % 300, 2, 3][: 1 + index % 3] for index in range(700)]
@@ -140,6 +142,9 @@ def test_cancelling_a_call_aborts_its_requests():
 def test_an_engine_that_dies_fails_the_call():
     async def scenario() -> None:
         async with engine(fail_all=True, max_num_seqs=2) as client:
+            found = await client.pool(requests(TEXTS))  # four texts are sent, which are two steps
+            reasons = [output.finish_reason for output in found]
+            assert reasons == [*[FinishReason.ERROR] * 4, *[FinishReason.ABORT] * (len(TEXTS) - 4)]
             with pytest.raises(EngineDead, match="3 steps in a row failed"):
                 await client.pool(requests(TEXTS))
             with pytest.raises(EngineDead):
@@ -166,3 +171,87 @@ def test_replicas_share_a_call():
 async def until_idle(client: InProcessClient) -> None:
     while client.stats.num_running or client.stats.num_waiting or len(client._streams):
         await asyncio.sleep(0.005)
+
+
+class Answers:
+    """Streams of a call, and what was sent for it. The test answers as an engine does."""
+
+    def __init__(self, num_texts: int, max_sent: int) -> None:
+        self.streams, self.sent = Streams(), list[Message]()
+        texts = requests([[1 + index] for index in range(num_texts)])
+        self.finished: dict[int, EngineOutput] = {}
+        self.call = PooledCall(texts, self.streams, self.sent.append, max_sent, self.finished)
+
+    @property
+    def handles(self) -> list[int]:
+        """Handles of the last message."""
+        last = self.sent[-1]
+        assert isinstance(last, SubmitMany)
+        return last.handles
+
+    def answer(self, handle: int, reason: FinishReason = FinishReason.STOP) -> None:
+        self.streams.deliver(handle, EngineOutput(request_id="", token_ids=[], finish_reason=reason))
+
+
+@pytest.mark.parametrize("is_abort", [True, False])
+def test_nothing_more_is_sent_after_an_abort_or_an_error(is_abort: bool):
+    async def scenario() -> None:
+        engine = Answers(10, max_sent=4)
+        task = asyncio.create_task(engine.call.outputs())
+        await asyncio.sleep(0)
+        if is_abort:
+            engine.streams.abort_all()
+        else:
+            engine.answer(engine.handles[0], FinishReason.ERROR)
+            for handle in engine.handles[1:]:
+                engine.answer(handle)
+        found = [output.finish_reason for output in await task]
+        first = [FinishReason.ABORT] * 4 if is_abort else [FinishReason.ERROR, *[FinishReason.STOP] * 3]
+        assert found == [*first, *[FinishReason.ABORT] * 6]
+        assert len(engine.sent) == 1
+        assert not len(engine.streams)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_a_call_sends_as_many_again_after_the_queue_was_full():
+    async def scenario() -> None:
+        engine = Answers(30, max_sent=4)
+        task = asyncio.create_task(engine.call.outputs())
+        await asyncio.sleep(0)
+        first = engine.handles
+        for handle in first[1:]:
+            engine.streams.refuse(handle, QueueFull("full"))
+        sizes = []
+        handle = first[0]
+        while True:
+            num_sent = len(engine.sent)
+            engine.answer(handle)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if len(engine.sent) == num_sent:
+                break
+            sizes.append(len(engine.handles))
+            for handle in engine.handles[1:]:
+                engine.answer(handle)
+            handle = engine.handles[0]
+        assert max(sizes) == 4
+        assert [output.finish_reason for output in await task] == [FinishReason.STOP] * 30
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_what_a_full_replica_has_computed_is_kept():
+    async def scenario() -> None:
+        engine = Answers(3, max_sent=2)
+        task = asyncio.create_task(engine.call.outputs())
+        await asyncio.sleep(0)
+        one, other = engine.handles
+        engine.answer(one)
+        engine.streams.refuse(other, QueueFull("full"))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull):
+            await task
+        assert list(engine.finished) == [0]
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R109": (
-        ["--model ENCODER --max-num-batched-tokens 256"],
+        ["--model ENCODER --max-num-batched-tokens 256", "--model STEP-SCORES --max-num-batched-tokens 256"],
         [
             "--model ENCODER",
             "--model ENCODER --max-num-batched-tokens 512",
+            "--model STEP-SCORES",
             "--model ENCODER --max-num-batched-tokens 256 --max-model-len 256",
             "--max-num-batched-tokens 256",
         ],
