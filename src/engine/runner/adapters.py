@@ -86,9 +86,11 @@ def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -
 
 def linears_of(model: Model | LaterStage, dtype: torch.dtype) -> list[Linear]:
     """The layers to which adapters can add, once each, in the order of loading: those that compute in the model's own
-    dtype, which adapters have too. Routers of experts may compute in float32."""
+    dtype, which adapters have too. Routers of experts may compute in float32. Heads that pool read the output layer
+    without a mix: adapters of it are refused where the model generates nothing."""
     found = dict.fromkeys(each for each in model.loadables() if isinstance(each, Linear))
-    return [each for each in found if each.dtype == dtype]
+    unread = () if model.model_spec.generates else (OUTPUT.removesuffix(".weight"),)
+    return [each for each in found if each.dtype == dtype and not any(name in each.parts for name in unread)]
 
 
 def experts_of(loaded: LoadedModel) -> list[Experts]:
