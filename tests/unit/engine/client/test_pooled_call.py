@@ -180,7 +180,7 @@ class Answers:
         self.streams, self.sent = Streams(), list[Message]()
         texts = requests([[1 + index] for index in range(num_texts)])
         self.finished: dict[int, EngineOutput] = {}
-        self.call = PooledCall(texts, self.streams, self.sent.append, max_sent, self.finished)
+        self.call = PooledCall(texts, self.streams, self.sent.append, max_sent, self.finished.__setitem__)
 
     @property
     def handles(self) -> list[int]:
