@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from stoker.config import ConfigError
-from stoker.engine.api import EngineRequest, PoolingParams, RequestInputs
+from stoker.engine.api import CacheScope, EngineRequest, PoolingParams, RequestInputs
 
+from .adapters import adapter, with_lora
 from .checkpoints import save
 from .engine import Engine, resolved
 from .pooling_checkpoints import TEXTS
@@ -88,3 +89,27 @@ def test_the_tokens_of_a_text_are_not_divided(parallel: dict[str, Any], message:
     folder = save(built("Bert", "Model"), tmp_path / "model")
     with pytest.raises(ConfigError, match=message):
         settings(folder, tmp_path, parallel=parallel)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft reads it
+@pytest.mark.parametrize("stem", ["Bert", "ModernBert", "XLMRoberta"])
+def test_texts_with_and_without_an_adapter_share_a_step(stem: str, tmp_path: Path):
+    theirs = built(stem, "ForSequenceClassification", num_labels=3)
+    folder = save(theirs, tmp_path / "model")
+    made = adapter(
+        theirs, tmp_path / "tuned", 1, target_modules=r".*layers?\.\d+\..*(query|key|value|dense|Wqkv|Wo|Wi)"
+    )
+    engine = Engine(with_lora(folder, tmp_path, scheduler=STEPS))
+    own = [None, made, made, None]
+    requests = []
+    for index, (text, its) in enumerate(zip(TEXTS, own, strict=True)):
+        ref = None if its is None else its.ref
+        scope = CacheScope(adapter="" if ref is None else ref.digest)
+        inputs = RequestInputs(text, PoolingParams(("classify",)), scope, ref)
+        requests.append(EngineRequest(request_id=str(index), inputs=inputs))
+    done = engine.run(requests)
+    found = rows_by([done[str(index)] for index in range(len(TEXTS))], "classify")
+    for text, its, scores in zip(TEXTS, own, found, strict=True):
+        with torch.inference_mode():
+            expected = (theirs if its is None else its.merged)(ids(text)).logits
+        torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
