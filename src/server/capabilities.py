@@ -17,7 +17,8 @@ _EFFORTS = ("low", "medium", "high")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """
+    """What a model with a chat template can do.
+
     tools: calls of tools are returned as objects.
     vision: messages may have images.
     reasoning: reasoning is separate from the answer.

@@ -29,7 +29,10 @@ _SLOTS = ("{instruction}", "{query}", "{document}")
 
 @dataclass(frozen=True, slots=True)
 class PoolPrompt:
-    """first, second: as in PoolingParams."""
+    """The token ids of one prompt that is pooled.
+
+    first, second: as in PoolingParams.
+    """
 
     token_ids: list[int]
     first: int = 0
