@@ -79,8 +79,13 @@ class PoolHead(Record):
 
     @property
     def needs_all(self) -> bool:
-        """Whether the hidden states of all tokens are needed, and not only those of the last one."""
+        """Whether a prompt must be computed in one step: not only its last token is needed."""
         return self.modes != ("last",)
+
+    @property
+    def needs_first(self) -> bool:
+        """Whether only the hidden state of the first token is needed: the last layer computes no other then."""
+        return self.modes == ("cls",) and not self.before
 
 
 class Pooling(Record):

@@ -41,8 +41,9 @@ def pooled(
     starts = torch.cat((torch.zeros(1, dtype=torch.int64), ends))
     needed = None
     counts = [len(text) for text in texts]
-    if not pooler.head.needs_all:
-        needed, starts, counts = ends - 1, torch.arange(len(texts) + 1), [1] * len(texts)
+    if pooler.head.needs_first or not pooler.head.needs_all:
+        needed = ends - 1 if not pooler.head.needs_first else starts[:-1].clone()
+        starts, counts = torch.arange(len(texts) + 1), [1] * len(texts)
     hidden, residual = model.forward(rows, needed, **fields)
     with torch.inference_mode():
         found = pooler.pool(hidden, residual, starts, first)

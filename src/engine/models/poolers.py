@@ -143,7 +143,8 @@ class Pooler:
 
         Args:
             hidden, residual: [N, elements of a residual], what `Model.forward` returns for the tokens of these rows,
-                row after row: all tokens of their texts, or only the last ones unless `head.needs_all`.
+                row after row: all tokens of their texts, or one of each, its last one unless `head.needs_all`, and its
+                first one if `head.needs_first`.
             starts: [R + 1] int64, on the CPU: row r has the hidden states from starts[r] to starts[r + 1].
             first: tokens of each row before this one are not pooled, by a head that leaves out the prompt; None: zeros.
             mix: of the N tokens.

@@ -157,14 +157,15 @@ def _slot_table(resolved: Resolved, loaded: LoadedModel, grammars: Grammars | No
     num_slots, model_len = resolved.scheduler.max_num_seqs, resolved.model.max_model_len
     eos_token_ids = resolved.model_files.eos_token_ids
     sampling = SamplingTable(num_slots, resolved.model_spec.vocab_size, eos_token_ids, grammars)
-    pooling = resolved.model_spec.pooling
+    heads = () if (pooling := resolved.model_spec.pooling) is None else pooling.heads
     return SlotTable(
         num_slots,
         model_len,
         resolved.cache.block_size,
         sampling,
         loaded.cache.groups.num_groups,
-        whole_tasks=frozenset(head.task for head in pooling.heads if head.needs_all) if pooling else frozenset(),
+        whole_tasks=frozenset(head.task for head in heads if head.needs_all and not head.needs_first),
+        first_tasks=frozenset(head.task for head in heads if head.needs_first),
     )
 
 

@@ -30,10 +30,12 @@ class SlotTable:
         num_groups: int = 1,
         columns: Sequence[SlotColumn] = SLOT_COLUMNS,
         whole_tasks: frozenset[str] = frozenset(),
+        first_tasks: frozenset[str] = frozenset(),
     ) -> None:
         """
         num_groups: of layers, each with its own block table.
         whole_tasks: whose heads need the hidden states of all tokens.
+        first_tasks: whose heads need that of the first token. Others need that of the last one.
         """
         self.block_size = block_size
         self.sampling = sampling
@@ -45,7 +47,7 @@ class SlotTable:
         self.columns = {column.name: np.zeros(num_slots, column.dtype) for column in self._columns}
         self.num_prompt_tokens = self.columns["num_prompt_tokens"]
         self.pooled: dict[int, PoolingParams] = {}  # by slot, of the sequences whose tokens are not sampled
-        self.whole_tasks = whole_tasks
+        self.whole_tasks, self.first_tasks = whole_tasks, first_tasks
         self.block_ids = np.zeros((num_groups, num_slots, -(-max_model_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_slots, np.int64)
         self._flat_block_ids: Int32 = self.block_ids.reshape(-1)

@@ -52,7 +52,8 @@ class LogitTokens:
         """All kinds of tokens, in batch order, once each; None if that is the whole batch."""
         tokens = self.outputs
         if len(self.prompt) or self.pooled:
-            tokens = np.unique(np.concatenate([tokens, self.prompt, *(each.tokens for each in self.pooled)]))
+            sampled, pooled = tokens[self.sampled], [each.tokens for each in self.pooled]
+            tokens = np.unique(np.concatenate([sampled, self.prompt, *pooled]))
         return None if len(tokens) == num_tokens else tokens
 
 
@@ -147,6 +148,7 @@ def _pooled(plan: StepPlan, slots: SlotTable) -> list[PooledTexts]:
         of_rows, starts = np.array(of_task, np.int64), np.zeros(len(of_task) + 1, np.int64)
         counts = plan.num_tokens[of_rows] if task in slots.whole_tasks else np.ones(len(of_rows), np.int64)
         np.cumsum(counts, out=starts[1:])
-        tokens = np.arange(starts[-1]) + np.repeat(ends[of_rows] - starts[1:], counts)
+        before = ends - plan.num_tokens + 1 if task in slots.first_tasks else ends
+        tokens = np.arange(starts[-1]) + np.repeat(before[of_rows] - starts[1:], counts)
         found.append(PooledTexts(task, of_rows, tokens, starts, skipped))
     return found

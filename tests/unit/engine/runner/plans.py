@@ -41,9 +41,11 @@ def make_table(
     block_size: int = 4,
     num_groups: int = 1,
     whole_tasks: frozenset[str] = frozenset(),
+    first_tasks: frozenset[str] = frozenset(),
 ) -> SlotTable:
     sampling = SamplingTable(num_slots, 50, (2,))
-    return SlotTable(num_slots, max_model_len, block_size, sampling, num_groups, whole_tasks=whole_tasks)
+    tasks = {"whole_tasks": whole_tasks, "first_tasks": first_tasks}
+    return SlotTable(num_slots, max_model_len, block_size, sampling, num_groups, **tasks)
 
 
 def admission(slot: int, token_ids: list[int], block_ids: list[int], **params: object) -> Admission:

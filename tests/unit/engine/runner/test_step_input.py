@@ -156,6 +156,24 @@ def test_heads_get_the_tokens_that_they_need():
     assert union.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+def test_a_head_of_the_first_token_needs_no_other():
+    table = make_table(first_tasks=frozenset({"classify"}))
+    texts = [Admission(slot, RequestInputs([1] * 6, PoolingParams(("classify",))), [[slot]], 0) for slot in (0, 1)]
+    plan = make_plan(
+        admissions=[*texts, admission(2, [1] * 6, [2, 3])],
+        slots=ids(0, 2, 1),
+        num_computed=ids(0, 5, 0),
+        num_tokens=ids(4, 1, 3),
+        num_outputs=ids(1, 1, 1),
+    )
+    table.apply(plan)
+    wanted = logit_tokens(plan, table)
+    assert [(each.tokens.tolist(), each.starts.tolist()) for each in wanted.pooled] == [([0, 5], [0, 1, 2])]
+    union = wanted.union(8)
+    assert union is not None
+    assert union.tolist() == [0, 4, 5]
+
+
 def test_texts_of_one_token_are_pooled_in_a_step_of_single_tokens():
     table = make_table()
     begins = [Admission(0, RequestInputs([7], PoolingParams(("embed",))), [[0]], 0), admission(1, [8], [1])]
