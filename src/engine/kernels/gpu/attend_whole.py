@@ -15,7 +15,7 @@ from .attention_tile import fold, multipliable, score, tile_of, width_of
 from .launch import dependent, is_interpreted, wait
 
 _ROWS = 128  # queries times heads of a group, in one product
-_ROW_BYTES = 512  # of longer rows, half as many fit into shared memory
+_ROW_BYTES = 256  # half as many longer rows: their sums take as many registers as a program has
 
 
 @triton.jit(do_not_specialize=["window", "num_tokens", "num_rows"])

@@ -56,7 +56,7 @@ def test_each_token_has_the_row_of_its_adapter(level, dtype, width):
     assert torch.equal(rows[1], layer.slots[1].rows[1])
 
 
-@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@pytest.mark.parametrize("level", [each for each in LEVEL_NAMES[1:] if each != "portable"])  # it captures no float32
 def test_a_captured_call_reads_tokens_and_adapters_when_it_is_replayed(level):
     kernels = kernels_of(level, torch.float32)
     assert kernels.capture is not None

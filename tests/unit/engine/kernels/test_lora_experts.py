@@ -16,7 +16,8 @@ from .test_experts import choose, random_experts
 from .test_lora_add import Rows
 
 LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
-OURS = pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+# Experts in float32 are computed by torch at the level `portable`.
+OURS = pytest.mark.parametrize("level", [each for each in LEVEL_NAMES[1:] if each != "portable"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 CPU = torch.device("cpu")
 HIDDEN = 96

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R109": (
-        ["--model ENCODER --max-num-batched-tokens 256", "--model STEP-SCORES --max-num-batched-tokens 256"],
         [
-            "--model ENCODER",
-            "--model ENCODER --max-num-batched-tokens 512",
-            "--model STEP-SCORES",
-            "--model ENCODER --max-num-batched-tokens 256 --max-model-len 256",
+            "--model ENCODER --load-format dummy --skip-tokenizer-init --max-num-batched-tokens 256",
+            "--model STEP-SCORES --load-format dummy --skip-tokenizer-init --max-num-batched-tokens 256",
+        ],
+        [
+            "--model ENCODER --load-format dummy --skip-tokenizer-init",
+            "--model ENCODER --load-format dummy --skip-tokenizer-init --max-num-batched-tokens 512",
+            "--model STEP-SCORES --load-format dummy --skip-tokenizer-init",
+            "--model ENCODER --load-format dummy --skip-tokenizer-init --max-num-batched-tokens 256 "
+            "--max-model-len 256",
             "--max-num-batched-tokens 256",
         ],
     ),

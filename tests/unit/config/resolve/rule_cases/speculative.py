@@ -9,8 +9,12 @@ _PROCESSORS = '--logits-processors ["collections.OrderedDict"]'
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R541": (
-        ["--model ENCODER --speculative-config.method ngram"],
-        ["--model ENCODER", "--model ENCODER --speculative-config.method auto", "--speculative-config.method ngram"],
+        ["--model ENCODER --load-format dummy --skip-tokenizer-init --speculative-config.method ngram"],
+        [
+            "--model ENCODER --load-format dummy --skip-tokenizer-init",
+            "--model ENCODER --load-format dummy --skip-tokenizer-init --speculative-config.method auto",
+            "--speculative-config.method ngram",
+        ],
     ),
     "R177": (
         [f"{_DRAFTS} -sc.prompt_lookup_min 5 -sc.prompt_lookup_max 4", f"{_DRAFTS} -sc.prompt_lookup_max 1"],
