@@ -39,6 +39,10 @@ def test_queries_attend_to_their_sequence(device, dtype, sizes, window, slopes):
     check(device, dtype, sizes, window, slopes)
 
 
+def test_wide_heads_are_computed_by_torch(device):
+    check(device, torch.float32, (3, 1, 256), 5, True)
+
+
 @pytest.mark.parametrize("lengths", [[1], [130], [0, 0], [7] * 40])
 def test_any_number_of_sequences(device, lengths):
     check(device, torch.float32, (4, 2, 16), None, False, lengths)

@@ -192,7 +192,8 @@ def quick() -> Cases:
     yield from latents("dots 3 with windows", 64, 1024, rank=1024, window=512)
     yield from adapters("qwen", qwen, 32)
     yield from whole_sequences("minilm", 12, 12, 32, 4096)
-    yield from whole_sequences("embedding gemma", 3, 1, 256, 4096)
+    yield from whole_sequences("modernbert", 12, 12, 64, 4096)
+    yield from whole_sequences("qwen embedding", 16, 8, 128, 4096)
     yield from sparse_attention("qwen4", QWEN4_EXP, 2048 + 15, 64)
     for max_query_len in (1, 1024):
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)

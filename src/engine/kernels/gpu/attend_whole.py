@@ -11,11 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
+from ..attend_whole import attend_whole_by_length
 from .attention_tile import fold, multipliable, score, tile_of, width_of
 from .launch import dependent, is_interpreted, wait
 
 _ROWS = 128  # queries times heads of a group, in one product
-_ROW_BYTES = 256  # half as many longer rows: their sums take as many registers as a program has
+_WIDEST = 128  # elements of a head: the sums of wider ones take more registers than a thread has
 
 
 @triton.jit(do_not_specialize=["window", "num_tokens", "num_rows"])
@@ -83,23 +84,23 @@ def attend_whole_gpu(
     window: int | None = None,
     slopes: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    """Compute attend_whole by the kernel, and heads of more than 128 elements by torch."""
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[1]
     group, width = num_heads // num_kv_heads, width_of(head_dim)
     if any(each.stride()[1:] != (head_dim, 1) for each in (q, k, v)):
         raise ValueError("the heads of a token must be one after the other")
-    rows = _ROWS if width * q.element_size() <= _ROW_BYTES else _ROWS // 2
-    if group > rows:
-        raise ValueError(f"{group} heads share a kv head; this kernel takes at most {rows}")
-    tokens = rows // group
+    if width > _WIDEST or group > _ROWS:
+        return attend_whole_by_length(q, k, v, query_start, scale, window, slopes)
+    tokens = _ROWS // group
     out = torch.empty(num_tokens, num_heads * head_dim, dtype=q.dtype, device=q.device)
     if num_tokens:
         _attend_whole[(triton.cdiv(num_tokens, tokens), num_kv_heads)](
             q, k, v, query_start, out, slopes, scale, window or 0, num_tokens, len(query_start) - 1,
             q.stride(0), k.stride(0), v.stride(0),
             NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, WIDTH=width,
-            TILE=tile_of(head_dim, q.element_size()), ROWS=rows, TOKENS=tokens, HAS_WINDOW=window is not None,
+            TILE=tile_of(head_dim, q.element_size()), ROWS=_ROWS, TOKENS=tokens, HAS_WINDOW=window is not None,
             HAS_SLOPES=slopes is not None, UPCAST=is_interpreted(),
-            num_warps=4 if width <= 128 else 8, num_stages=2, **dependent(),
+            num_warps=4 if width <= 64 else 8, num_stages=2, **dependent(),
         )  # fmt: skip
     return out
