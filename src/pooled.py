@@ -114,8 +114,22 @@ def of_steps(pooling: Pooling, head: PoolHead, rows: Floats, token_ids: Sequence
     step = pooling.step_token
     if step is None or head.task != "token_classify":
         return rows
-    kept: Floats = rows[np.array(token_ids)[head.skips_first : head.skips_first + len(rows)] == step]
+    kept: Floats = rows[_ids_of(head, rows, token_ids) == step]
     return kept
+
+
+def compared(pooling: Pooling, head: PoolHead, rows: Floats, token_ids: Sequence[int]) -> Floats:
+    """The vectors of a document without those of tokens that late interaction does not compare.
+
+    rows, token_ids: as of `of_steps`.
+    """
+    kept: Floats = rows[~np.isin(_ids_of(head, rows, token_ids), pooling.skipped_tokens)]
+    return kept
+
+
+def _ids_of(head: PoolHead, rows: Floats, token_ids: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The token of each result of a head that has one for each token."""
+    return np.array(token_ids, np.int64)[head.skips_first : head.skips_first + len(rows)]
 
 
 def similarities(query: Floats, documents: Floats, kind: Similarity) -> Floats:

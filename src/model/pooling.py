@@ -132,10 +132,5 @@ class Pooling(Record):
         """Whether a head has the model's output layer."""
         return any(layer.name == OUTPUT_LAYER for head in self.heads for layer in (*head.before, *head.after))
 
-    @property
-    def needs_whole(self) -> bool:
-        """Whether a head needs the hidden states of a whole prompt in one step."""
-        return any(head.needs_all for head in self.heads)
-
     def head(self, task: str) -> PoolHead | None:
         return next((head for head in self.heads if head.task == task), None)

@@ -14,7 +14,7 @@ import numpy as np
 from ..engine.api import EngineOutput, InvalidRequest
 from ..engine.api import PoolingParams as Task
 from ..model.pooling import PoolHead, Pooling
-from ..pooled import Floats, array_of, dimensions_problem, max_sim, of_steps, results_of, similarities
+from ..pooled import Floats, array_of, compared, dimensions_problem, max_sim, of_steps, results_of, similarities
 from ..text.length import context_limit, too_long
 from ..text.pool_prompts import BY_CHAT, PoolLimits, PoolPrompt, PromptMaker
 from ..text.tokenizer import Side, Tokenizer, Truncation
@@ -234,22 +234,15 @@ class Pooler:
         prompts += of_documents(documents, limits, params=["data_2"] * len(documents))
         rows = self.pooled(prompts, task, params, compute)
         first, second = rows[: len(queries)], rows[len(queries) :]
-        found = []
+        head, found = self.head(task), []
         for index, each in enumerate(second):
             query = first[index if len(first) > 1 else 0].outputs.data
             if is_late:
-                score = max_sim(query, self._compared(each))
+                score = max_sim(query, compared(self.pooling, head, each.outputs.data, each.prompt_token_ids))
             else:
                 score = float(similarities(query, each.outputs.data[None], self.pooling.similarity)[0])
             found.append(each.with_output(ScoringOutput(score)))
         return found
-
-    def _compared(self, document: PoolingRequestOutput[PoolingOutput]) -> Floats:
-        """The vectors of a document without those of tokens that are not compared."""
-        head, data = self.head("token_embed"), document.outputs.data
-        ids = np.array(document.prompt_token_ids)[head.skips_first : head.skips_first + len(data)]
-        kept: Floats = data[~np.isin(ids, self.pooling.skipped_tokens)]
-        return kept
 
 
 def task_of(prompt: PoolPrompt, task: str) -> Task:

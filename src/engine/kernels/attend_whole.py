@@ -29,6 +29,12 @@ class AttendWhole(Protocol):
     ) -> torch.Tensor: ...
 
 
+def check_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Raises ValueError unless the heads of each token are contiguous, as kernels read them."""
+    if any(each.stride()[1:] != (q.shape[2], 1) for each in (q, k, v)):
+        raise ValueError("the heads of a token must be one after the other")
+
+
 def attend_whole_reference(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -141,8 +147,7 @@ def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:
         for each, heads in ((q, num_heads), (k, num_kv_heads), (v, num_kv_heads)):
             if each.dtype != dtype or each.shape != (num_tokens, heads, head_dim):
                 raise ValueError(f"q is {tuple(q.shape)} {dtype}, another is {tuple(each.shape)} {each.dtype}")
-            if each.stride()[1:] != (head_dim, 1):
-                raise ValueError("the heads of a token must be one after the other")
+        check_heads(q, k, v)
         if slopes is not None and slopes.shape != (num_heads,):
             raise ValueError(f"slopes are {tuple(slopes.shape)} for {num_heads} heads")
         out = empty(num_tokens, num_heads * head_dim, dtype=dtype)

@@ -56,10 +56,10 @@ def head_of(service: Service, task: PoolTask) -> PoolHead:
 
     Raises ApiError.
     """
-    heads = service.need_pooling().heads
-    found = next((head for head in heads if head.task == task), None)
+    pooling = service.need_pooling()
+    found = pooling.head(task)
     if found is None:
-        tasks = ", ".join(head.task for head in heads)
+        tasks = ", ".join(head.task for head in pooling.heads)
         raise bad_request(f"this model does not have the task `{task}`; it has {tasks}", param="task")
     return found
 

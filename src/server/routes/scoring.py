@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...model.pooling import PoolTask
-from ...pooled import max_sim, similarities
+from ...pooled import compared, max_sim, similarities
 from ...text.length import too_long
 from ...text.pool_prompts import BY_CHAT, PoolLimits, PoolPrompt, PromptMaker
 from ...text.tokenizer import Truncation
@@ -147,12 +147,11 @@ async def _by_vectors(
     head = head_of(service, task)
 
     pooling, num_queries = service.need_pooling(), len(queries)
-    skipped = frozenset(pooling.skipped_tokens)
 
     def compare_tokens() -> list[float]:
         arrays = [vectors_of(service, head, result[task]) for result in answer.results]
         kept = [
-            array[[token not in skipped for token in prompt.token_ids[head.skips_first :][: len(array)]]]
+            compared(pooling, head, array, prompt.token_ids)
             for array, prompt in zip(arrays[num_queries:], prompts[num_queries:], strict=True)
         ]
         return [max_sim(arrays[index if num_queries > 1 else 0], array) for index, array in enumerate(kept)]

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..attend_whole import attend_whole_by_length
+from ..attend_whole import attend_whole_by_length, check_heads
 from .attention_tile import fold, multipliable, score, tile_of, width_of
 from .launch import dependent, is_interpreted, wait
 
@@ -88,8 +88,7 @@ def attend_whole_gpu(
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[1]
     group, width = num_heads // num_kv_heads, width_of(head_dim)
-    if any(each.stride()[1:] != (head_dim, 1) for each in (q, k, v)):
-        raise ValueError("the heads of a token must be one after the other")
+    check_heads(q, k, v)
     if width > _WIDEST or group > _ROWS:
         return attend_whole_by_length(q, k, v, query_start, scale, window, slopes)
     tokens = _ROWS // group
