@@ -10,7 +10,7 @@ from ..formats.format import Format, Harmony
 from ..model.pooling import Pooling, PoolTask
 from ..text.switches import THINKING_SWITCHES
 
-# Besides the tasks of a model's heads: it generates text; it can say how well two texts match.
+# An ability is a task of a model's heads, that it generates text, or that it can say how well two texts match.
 Ability = PoolTask | Literal["generate", "score"]
 _EFFORTS = ("low", "medium", "high")
 

@@ -24,7 +24,7 @@ HAVE_CLASSIFIERS = {
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gpt2", "openai-gpt", "qwen3_5", "deepseek_v4"])
 def test_every_decoder_embeds_with_its_last_token(family: str, saved: Callable[[str], Saved], tmp_path: Path):
-    """In float32: 1e-5 relative to elements of about 1."""
+    """Results in float32 differ by at most 1e-5 relative to elements of about 1."""
     theirs, folder = saved(family)
     model = stepped(folder, tmp_path)
     assert model.spec.generates

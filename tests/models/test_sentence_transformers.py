@@ -53,7 +53,7 @@ def states_of(theirs: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def test_two_dense_layers_follow_the_mean(tmp_path: Path):
-    """As in EmbeddingGemma, whose two files have tensors of the same names; the first layer has a residual here."""
+    """The two files have tensors of the same names, as in EmbeddingGemma; the first layer has a residual here."""
     theirs = built("Bert", "Model")
     folder = save(theirs, tmp_path / "model")
     first, second = weights(64, 64, 1), weights(20, 64, 2, has_bias=False)

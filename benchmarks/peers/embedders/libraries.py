@@ -29,7 +29,7 @@ class Engine:
         if backend == "torch":
             return
         self._tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-        self._tokenizer.no_padding()  # that of the file fills texts up to 128 tokens
+        self._tokenizer.no_padding()  # its own padding would fill texts up to 128 tokens
         self._tokenizer.enable_truncation(self.model.max_seq_length)
         path = Path(cache) / f"{Path(folder).name}-{'int8' if quantised else 'float32'}.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -241,7 +241,7 @@ class StreamingClient(ABC):
         await self._prepare()
         if self._state is not EngineState.READY:
             raise EngineDead(self._reason)
-        # As many again as can run: the engine need not wait for the next portion.
+        # Twice as many requests as can run are sent, so that the engine need not wait for the next portion.
         max_sent = 2 * self.info.max_num_seqs
         return await PooledCall(requests, self._streams, self._send, max_sent, on_output).outputs()
 

@@ -56,7 +56,7 @@ async def _answer(call: Call, body: VectorFields, tasks: Sequence[PoolTask], pre
     """kind: of the objects in the answer."""
     service = call.service
     model = await call.named_model(body.model)
-    # With several tasks `dimensions` is about the embeddings among them.
+    # `dimensions` is about the embeddings among the results of several tasks.
     cut = {"embed"} if "embed" in tasks else set(tasks)
     forms = [_Form(service, body, head_of(service, task), is_cut=task in cut) for task in tasks]
     is_octets = body.encoding_format in BYTES_FORMATS
