@@ -121,7 +121,7 @@ def _compare(contests: list[Contest], texts: list[str], rounds: int, num_single:
     for contest in contests:
         own, alone = seconds[contest.name], single[contest.name]
         least = min(cosine(a, b) for a, b in zip(shown[contest.name], exact, strict=True))
-        rates = f"{len(texts) / statistics.median(own):.0f} | {len(texts) / min(own):.0f}"
+        rates = f"{len(texts) / statistics.median(own):.3g} | {len(texts) / min(own):.3g}"
         times = f"{1e3 * statistics.median(alone):.2f} | {1e3 * min(alone):.2f}"
         print(f"| {contest.name} | {rates} | {times} | {least:.5f} |")
 

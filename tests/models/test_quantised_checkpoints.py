@@ -66,6 +66,21 @@ def test_answers_are_those_of_the_dequantised_checkpoint(
     assert engine.runner.info().weights_bytes == settings.memory.weights_bytes
 
 
+@pytest.mark.parametrize("name", slow_but(METHODS, "gptq", "fp8 blocks"))
+def test_dummy_weights_hold_what_the_files_would(name: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    """A scale of each output or of each element's block is as large in both: bytes differ in types of scales only."""
+    write(saved("qwen3")[1], tmp_path / "quantised", METHODS[name])
+    files = resolved(tmp_path / "quantised", tmp_path)
+    dummy = resolved(tmp_path / "quantised", tmp_path, load={"load_format": "dummy"})
+    engine = Engine(dummy)
+    assert engine.runner.info().weights_bytes == dummy.memory.weights_bytes
+    assert dummy.memory.weights_bytes == pytest.approx(files.memory.weights_bytes, rel=0.1)
+    assert [each.method for each in dummy.model_files.stored_as] == [
+        each.method for each in files.model_files.stored_as
+    ]
+    assert all(len(answer) == len(engine.generate(PROMPTS)[0]) for answer in engine.generate(PROMPTS))
+
+
 def test_the_method_may_be_in_a_file_of_its_own_and_can_be_replaced(
     saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:

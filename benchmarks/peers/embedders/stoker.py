@@ -12,7 +12,7 @@ class Engine:
     version = __version__
 
     def __init__(self, folder: str, *, cores: int, cache: str, **options: Any) -> None:
-        self.llm = LLM(folder, **options)
+        self.llm = LLM(folder, enable_prefix_caching=False, **options)  # the same texts come in each round
 
     def embed(self, texts: list[str]) -> Sequence[Any]:
         return [each.outputs.embedding for each in self.llm.embed(texts, use_tqdm=False)]

@@ -12,7 +12,7 @@ class Engine:
     version = __version__
 
     def __init__(self, folder: str, *, cores: int, cache: str, **options: Any) -> None:
-        self.llm = LLM(folder, runner="pooling", **options)
+        self.llm = LLM(folder, runner="pooling", enable_prefix_caching=False, **options)
 
     def embed(self, texts: list[str]) -> Sequence[Any]:
         return [each.outputs.embedding for each in self.llm.embed(texts, use_tqdm=False)]

@@ -1,4 +1,5 @@
-"""The tensors that a checkpoint has by its config.json, for a plan that is made before its weight files are here.
+"""The tensors that a checkpoint has by its config.json: for a plan before its weight files are here, and for dummy
+weights.
 
 They have the names of model/tensors.py, and quantised matrices have the parts that their method needs: the same code
 then computes what is held in memory as from the headers of the files.
@@ -32,7 +33,7 @@ def described_weights(folder: Path, spec: ModelSpec) -> WeightFiles:
             packed = _packed(method, layer, (outputs, inputs), dtype, folder)
         stored = StoredTensor(folder, dtype, tensor.shape, 0, packed=packed)
         tensors |= {tensor.name.format(index): stored for index in range(tensor.copies)}
-    return WeightFiles("safetensors", (), tensors)
+    return WeightFiles("dummy", (), tensors)
 
 
 def _packed(method: WeightMethod, layer: str, shape: tuple[int, int], dtype: str, folder: Path) -> Packed | None:
@@ -47,8 +48,10 @@ def _packed(method: WeightMethod, layer: str, shape: tuple[int, int], dtype: str
     match method.kind:
         case "gptq" | "awq":
             zeros = ("I32", (grid[1], -(-outputs * method.bits // 32)))
+            packed_inputs = (word_bits // 32, outputs)
+            packed_outputs = (inputs, -(-outputs * method.bits // 32))
             sizes = {
-                "qweight": ("I32", (word_bits // 32, outputs)),
+                "qweight": ("I32", packed_inputs if method.kind == "gptq" else packed_outputs),
                 "scales": ("F16", (grid[1], outputs)),
                 "qzeros": zeros,
             }
@@ -58,6 +61,8 @@ def _packed(method: WeightMethod, layer: str, shape: tuple[int, int], dtype: str
                 sizes["weight_zero_point"] = ("I32", (-(-grid[0] * method.bits // 32), grid[1]))
         case "integers":
             sizes = {"weight": ("I8", shape), "weight_scale": (dtype, grid)}
+            if not method.is_symmetric:
+                sizes["weight_zero_point"] = ("I8", grid)
         case "fp8":
             is_grid = block[0] > 1 and block[1] > 1
             sizes = {"weight": ("F8_E4M3", shape), "weight_scale": ("F32" if is_grid else dtype, grid)}
@@ -76,10 +81,13 @@ def _packed(method: WeightMethod, layer: str, shape: tuple[int, int], dtype: str
             sizes = {
                 "weight": ("U8", (outputs * inputs // 2, 1)),
                 "weight.absmax": ("U8", (blocks,)),
+                "weight.quant_map": ("F32", (16,)),
                 "weight.nested_absmax": ("F32", (-(-blocks // _NESTED),)),
+                "weight.nested_quant_map": ("F32", (256,)),
             }
     parts = {name: StoredTensor(folder, kind, size, 0) for name, (kind, size) in sizes.items()}
-    return Packed(method, layer, parts, shape, range(outputs), block)
+    outer = (_NESTED, 0.0) if method.kind == "bnb_4bit" else None
+    return Packed(method, layer, parts, shape, range(outputs), block, outer)
 
 
 def _block(method: WeightMethod, shape: tuple[int, int]) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from .settings import SHARD_PATTERN
 from .stored import StoredTensor
 from .torch_zip import MapLocation, read_torch_file
 
-Format = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf"]
+Format = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"]
 Kind = Literal["safetensors", "pt", "mistral"]
 _CONSOLIDATED = ("consolidated*.safetensors",)
 FILES: dict[Kind, tuple[str, ...]] = {

@@ -206,13 +206,17 @@ class _Missing:
     def weights(
         self, path: Path, spec: ModelSpec, folder: Path, deployment: Deployment, *, is_native: bool
     ) -> WeightFiles | None:
+        is_described = is_native and spec.quantization is not None and not spec.quantization.problem
+        described = described_weights(folder, spec) if is_described else None
+        if deployment.load.load_format == "dummy":
+            return described
         try:
             return read_weights(path, spec, folder, deployment, is_native=is_native)
         except ModelFilesError as error:
             if not (self._describes and error.code == "M302"):
                 raise
         self.names.append("weight files")
-        return described_weights(folder, spec) if is_native and spec.quantization is not None else None
+        return described
 
     def tokenizer(self, deployment: Deployment, folder: Path, path: Path) -> str | None:
         try:

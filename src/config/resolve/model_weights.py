@@ -25,16 +25,12 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 
-def read_weights(
-    path: Path, spec: ModelSpec, folder: Path, deployment: Deployment, *, is_native: bool
-) -> WeightFiles | None:
-    """The files, which have the model's tensors and no others; None with load_format dummy.
+def read_weights(path: Path, spec: ModelSpec, folder: Path, deployment: Deployment, *, is_native: bool) -> WeightFiles:
+    """The files, which have the model's tensors and no others.
 
     is_native: otherwise the names of the tensors are known when transformers has built the model.
     """
     load = deployment.load
-    if load.load_format == "dummy":
-        return None
     settings = load.model_loader_extra_config
     if settings_problem(load.load_format, settings):
         settings = {}  # reported by a rule

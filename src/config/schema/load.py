@@ -33,8 +33,8 @@ class LoadConfig(Section):
             "forms; `auto` recognises weights that were saved as they were loaded. "
             "`mistral` is consolidated safetensors, as `model.config_format` describes them. `gguf` is a GGUF file, "
             "whose header describes the model; `auto` takes the one of a directory without other weights. "
-            "`dummy` creates random weights from config.json alone, to measure speed and memory without a checkpoint; "
-            "its answers are meaningless."
+            "`dummy` creates random weights from config.json alone, in the codes of its `quantization_config` if it "
+            "has one, to measure speed and memory without a checkpoint; its answers are meaningless."
         ),
         examples=["dummy"],
         json_schema_extra=about(

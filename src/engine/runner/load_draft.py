@@ -19,10 +19,11 @@ from ..models.decoder import Decoder
 from ..models.draft_network import BlockLayers, DraftLayers, DraftModel, DraftNetwork, ModelReader
 from ..models.model import Model
 from ..spec_decode.two_vocabularies import shared_tokens_of
+from .dummy_weights import DummyWeights
 from .kv_cache import KVCache, kv_dtype
 from .loaded_draft import LoadedDraft
 from .loading import load_parts
-from .weights import Checkpoint, DummyWeights
+from .weights import Checkpoint
 
 
 def load_draft(resolved: Resolved, model: Model, kernels: KernelSet, num_blocks: int) -> LoadedDraft | None:

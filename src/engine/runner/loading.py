@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ...config import Resolved
+from ...config.checkpoint.described import described_weights
 from ...config.checkpoint.layout import READ_EAGERLY, read_tensors
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
 from ...model.tensor_parallel import slices
@@ -18,9 +19,10 @@ from ..collectives import Ranks
 from ..layers.loading import Loadable, TensorReader
 from ..models.decoder import LaterStage
 from ..models.model import Model
+from .dummy_weights import DummyWeights
 from .np_cache import cached_tensors
 from .sliced_tensors import SlicedTensors
-from .weights import Checkpoint, DummyWeights
+from .weights import Checkpoint
 
 
 def load_weights(
@@ -85,10 +87,10 @@ def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[
 
 def _tensors(model: Model | LaterStage, resolved: Resolved) -> TensorReader:
     load, files = resolved.load, resolved.model_files
-    settings = load.model_loader_extra_config
+    settings, folder = load.model_loader_extra_config, Path(resolved.model_path)
     if load.load_format == "dummy":
-        return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION))
-    folder = Path(resolved.model_path)
+        described = described_weights(folder, resolved.model_spec).tensors if files.stored_as else None
+        return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION), described)
     stored = read_tensors(folder, files.weight_files, load.pt_load_map_location)
     if load.load_format == "npcache":
         stored = cached_tensors(folder, stored, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER))))

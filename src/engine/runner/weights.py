@@ -1,4 +1,4 @@
-"""Weights of a checkpoint, read tensor by tensor into the model, or generated from a seed.
+"""Weights of a checkpoint, read tensor by tensor into the model.
 
 config/checkpoint reads the position of each tensor from the files' headers; weight_reader.py reads the bytes.
 """
@@ -6,16 +6,13 @@ config/checkpoint reads the position of each tensor from the files' headers; wei
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ...config import ModelFilesError
 from ...config.checkpoint.group_layouts import group_layout
-from ...config.checkpoint.settings import DUMMY_DEVIATION
 from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, Packed, StoredTensor
 from ..kernels import Grouped, Integers
 from ..kernels.dequantise_packed import ROWS_STEP, dequantise
@@ -25,7 +22,7 @@ from .grouped_weights import of_packed
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES: dict[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in FLOAT_DTYPES.items()}
-_PART_DTYPES = {  # of the tensors of a quantised matrix
+PART_DTYPES = {  # of the tensors of a quantised matrix
     **DTYPES,
     "I64": torch.int64,
     "I32": torch.int32,
@@ -152,14 +149,14 @@ class Checkpoint:
         """A tensor of a quantised matrix, as it is stored."""
         whole = self._mapped(stored)
         if whole is None:
-            whole = torch.empty(stored.shape, dtype=_PART_DTYPES[stored.dtype])
+            whole = torch.empty(stored.shape, dtype=PART_DTYPES[stored.dtype])
             self._fill(stored, name, 0, whole.view(-1))
         if stored.dtype in FLOAT_DTYPES:
             _check_finite(stored, name, whole)
         return whole
 
     def _mapped(self, stored: StoredTensor) -> torch.Tensor | None:
-        dtype = torch.uint8 if stored.is_quantised else _PART_DTYPES.get(stored.dtype)
+        dtype = torch.uint8 if stored.is_quantised else PART_DTYPES.get(stored.dtype)
         if (
             dtype is None
             or stored.strides is not None
@@ -175,7 +172,7 @@ class Checkpoint:
         return flat if stored.is_quantised else flat.view(stored.shape)
 
     def _read_contiguous(self, stored: StoredTensor, name: str, flat: torch.Tensor) -> None:
-        dtype = _PART_DTYPES[stored.dtype]
+        dtype = PART_DTYPES[stored.dtype]
         if dtype == flat.dtype and flat.device.type == "cpu":
             self._fill(stored, name, 0, flat)
             return
@@ -228,45 +225,3 @@ def _check_finite(stored: StoredTensor, name: str, loaded: torch.Tensor) -> None
         dtype = str(loaded.dtype).removeprefix("torch.")
         where = f" as {dtype}; it is stored as {stored.dtype}, see `model.dtype`" if is_converted else ""
         raise ModelFilesError(f"{stored.file}: tensor `{name}` has NaN or infinite elements{where}", code="M303")
-
-
-class DummyWeights:
-    """Seeded noise, with the deviation of weights before training. Depends on seed and tensor name, not on the order.
-
-    A GPU generates its own: the host would take a minute for what a GPU reads in a second.
-    """
-
-    def __init__(self, seed: int, deviation: float = DUMMY_DEVIATION) -> None:
-        self._seed = seed
-        self._step = deviation * math.sqrt(12) / 2**16  # of a uniform value in 2**16 steps
-
-    def view(self, name: str, dtype: torch.dtype) -> None:
-        """Returns None: there is no file."""
-
-    def grouped(self, name: str, dtype: torch.dtype) -> None:
-        """Returns None: the noise has no codes."""
-
-    def integers(self, name: str) -> None:
-        """Returns None: the noise has no integers."""
-
-    def read(self, name: str, into: torch.Tensor) -> None:
-        if not into.is_floating_point():  # numbers of experts: the first ones for every token
-            into.copy_(torch.arange(into.shape[-1], dtype=into.dtype))
-            return
-        if into.ndim == 1:
-            into.fill_(0.0 if name.endswith(".bias") else 1.0)
-            return
-        if into.device.type != "cpu":
-            words = np.random.SeedSequence([self._seed, zlib.crc32(name.encode())]).generate_state(1, np.uint64)
-            own = torch.Generator(into.device).manual_seed(int(words[0]) >> 1)
-            half = self._step * 2**15
-            into.uniform_(-half, half, generator=own)
-            return
-        generator = np.random.Generator(np.random.SFC64([self._seed, zlib.crc32(name.encode())]))
-        flat = into.view(-1)
-        step = 1 << 15  # small enough that torch uses one thread: waking the others costs more than it saves
-        for start in range(0, flat.numel(), step):
-            part = flat[start : start + step]
-            words = generator.integers(0, 2**64, -(-part.numel() // 4), dtype=np.uint64)  # each has four values
-            bits = torch.from_numpy(words.view(np.int16)[: part.numel()])
-            part.copy_(bits.float().mul_(self._step))

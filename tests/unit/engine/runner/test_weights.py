@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.layout import read_tensors
-from stoker.engine.runner.weights import Checkpoint, DummyWeights
+from stoker.engine.runner.weights import Checkpoint
 
 A = torch.arange(12, dtype=torch.float32).view(3, 4)
 B = torch.tensor([1.5, -2.25])
@@ -65,26 +65,3 @@ def test_a_value_that_the_dtype_in_use_cannot_hold_is_refused(tmp_path: Path):
     files = checkpoint(tmp_path, a=torch.tensor([1.0, 1e6]))
     with pytest.raises(ModelFilesError, match=r"as float16; it is stored as F32, see `model\.dtype`"):
         files.read("a", torch.empty(2, dtype=torch.float16))
-
-
-def test_dummy_weights_depend_on_seed_and_name_only():
-    def made(seed: int, name: str) -> torch.Tensor:
-        into = torch.empty(300, 200)
-        DummyWeights(seed).read(name, into)
-        return into
-
-    weights = made(1, "a.weight")
-    assert torch.equal(weights, made(1, "a.weight"))
-    assert not torch.equal(weights, made(2, "a.weight"))
-    assert not torch.equal(weights, made(1, "b.weight"))
-    assert abs(weights.mean().item()) < 5e-4
-    assert abs(weights.std().item() - 0.02) < 5e-4
-
-
-def test_dummy_norms_are_one_and_biases_zero():
-    weights = DummyWeights(0)
-    norm, bias = torch.empty(4), torch.empty(4)
-    weights.read("norm.weight", norm)
-    weights.read("q_proj.bias", bias)
-    assert norm.tolist() == [1.0] * 4
-    assert bias.tolist() == [0.0] * 4
