@@ -12,7 +12,7 @@ from .config_json import ConfigJson, ModelConfigError, shown
 from .mixers import RopeSpec
 
 SCALINGS = ("linear", "dynamic", "llama3", "yarn")  # that a deployment can ask for too
-ROPE_KINDS = ("default", *SCALINGS, "longrope", "proportional")
+ROPE_KINDS = ("default", *SCALINGS, "longrope", "proportional", "ntk")
 FULL, WINDOW = "full_attention", "sliding_attention"
 _FULL_KINDS = (FULL, "indexed_attention")  # layers that see everything, in `rope_parameters` by kind of layer
 _TOP_LEVEL = ("partial_rotary_factor", "original_max_position_embeddings")  # in some files outside of the object
@@ -36,6 +36,7 @@ _NEEDED = {
     "longrope": _FACTORS,
     "linear": ("factor",),
     "dynamic": ("factor",),
+    "ntk": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
 _MAX_THETA = 1e15

@@ -181,23 +181,70 @@ ORIGINAL_NAMES = {  # of the code in the repositories, whose projections are fus
 }
 
 
-@pytest.mark.parametrize("stem", ORIGINAL_NAMES)
-def test_the_names_of_the_repositories_own_code_are_known(stem: str, tmp_path: Path):
-    theirs = built(stem, "Model")
-    folder = save(theirs, tmp_path / "model")
+def original(tensors: dict[str, torch.Tensor], stem: str) -> dict[str, torch.Tensor]:
+    """A state dict of transformers under the names of the repositories' own code."""
     names, fused = ORIGINAL_NAMES[stem]
-    tensors = dict(theirs.state_dict())
     for whole, parts in fused.items():
         for first in [name for name in tensors if f".{parts[0]}." in name]:
             rows = [tensors.pop(first.replace(parts[0], part)) for part in parts]
             tensors[first.replace(parts[0], whole)] = torch.cat(rows)
     for new, old in names.items():
         tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
-    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+@pytest.mark.parametrize("stem", ORIGINAL_NAMES)
+def test_the_names_of_the_repositories_own_code_are_known(stem: str, tmp_path: Path):
+    theirs = built(stem, "Model")
+    folder = save(theirs, tmp_path / "model")
+    save_file(original(dict(theirs.state_dict()), stem), folder / "model.safetensors")
     model = stepped(folder, tmp_path)
     with torch.inference_mode():
         states = [theirs(ids(text)).last_hidden_state[0] for text in TEXTS]
     assert_alone_and_together(model, "token_embed", states)
+
+
+NEW = {
+    "model_type": "new",
+    "auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"},
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "pack_qkv": True,
+    "position_embedding_type": "rope",
+    "rope_theta": 20000,
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+}
+
+
+@pytest.mark.parametrize("factor", [None, 8.0])
+@pytest.mark.parametrize("end", ["Model", "ForSequenceClassification"])
+def test_gte_in_its_first_form_is_the_class_of_transformers(end: str, factor: float | None, tmp_path: Path):
+    """The base, times the factor, and all frequencies over factor^(2 / d): equation 6 of https://kexue.fm/archives/9706,
+    from its first position on."""
+    theirs = built("Gte", end, rope_parameters={"rope_type": "default", "rope_theta": 20000.0}, num_labels=1)
+    folder = save(theirs, tmp_path / "model")
+    values = json.loads((folder / "config.json").read_text()) | NEW | {"architectures": [f"New{end}"]}
+    values.pop("rope_parameters")
+    body = getattr(theirs, "gte", theirs)
+    if factor is not None:
+        values["rope_scaling"] = {"type": "ntk", "factor": factor}
+        head_dim = 16
+        base = 20000.0 * factor
+        slowed = base ** (-torch.arange(0, head_dim, 2) / head_dim) / factor ** (2 / head_dim)
+        body.rotary_emb.inv_freq.copy_(slowed)
+    (folder / "config.json").write_text(json.dumps(values))
+    tensors = {name.replace("gte.", "new."): each for name, each in theirs.state_dict().items()}
+    save_file(original(tensors, "Gte"), folder / "model.safetensors")
+    model = stepped(folder, tmp_path)
+    with torch.inference_mode():
+        if end == "Model":
+            states = [theirs(ids(text)).last_hidden_state[0] for text in TEXTS]
+            assert_alone_and_together(model, "embed", [each[:1] for each in states])
+            assert_alone_and_together(model, "token_embed", states)
+        else:
+            assert_alone_and_together(model, "classify", [theirs(ids(text)).logits for text in TEXTS])
 
 
 KINDS = ("Bert", "ModernBert", "Gte", "EuroBert")  # of attention: without a rotation, with windows, and with both heads

@@ -14,7 +14,7 @@ import torch
 
 from .step_input import StepInput
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "ntk"]
 ROPE_KINDS: tuple[str, ...] = get_args(RopeKind)
 
 
@@ -173,12 +173,19 @@ def _proportional(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tens
     return torch.cat((frequencies[:rotated], torch.zeros(len(frequencies) - rotated))) / rope.factor
 
 
+def _ntk(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
+    """Each pair is slowed by the factor to the power of its share of the pairs, the last one by all of it. GTE."""
+    shares = torch.arange(1, len(frequencies) + 1) / len(frequencies)
+    return frequencies / rope.factor**shares
+
+
 _FREQUENCIES = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
     "proportional": _proportional,
+    "ntk": _ntk,
 }
 
 

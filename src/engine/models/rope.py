@@ -24,7 +24,7 @@ def _of_kind(rope: RopeSpec, longest: int) -> RopeParameters:
     match rope.kind:
         case "default":
             return RopeParameters(**common)
-        case "linear":
+        case "linear" | "ntk":
             return RopeParameters(**common, factor=rope.factor or 1)
         case "dynamic":  # for this type the trained context is max_position_embeddings
             return RopeParameters(**common | {"original_max_position": longest}, factor=rope.factor or 1)

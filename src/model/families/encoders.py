@@ -252,6 +252,14 @@ _ROBERTA_PARTS = _WITH_TABLE | {
     "renames": _BERT_NAMES,
 }
 _ROTARY = _COMMON | {"hidden_act": "silu", "rope_theta": 1000.0, "max_position_embeddings": 2048}
+_GTE = _COMMON | {
+    "vocab_size": 250048,
+    "max_position_embeddings": 8192,
+    "type_vocab_size": 1,
+    "rope_theta": 160000.0,
+    "pad_token_id": 1,
+}
+_GTE_PARTS = _PARTS | {"bias": True, "out_bias": True, "mlp_down_bias": True, "renames": _GTE_NAMES}
 
 FAMILIES: Mapping[str, Family] = {
     **_classes(
@@ -388,17 +396,27 @@ FAMILIES: Mapping[str, Family] = {
         "Gte",
         "gte",
         "GTE v1.5 and multilingual, Arctic Embed M v2",
-        _COMMON
-        | {
-            "vocab_size": 250048,
-            "max_position_embeddings": 8192,
-            "type_vocab_size": 1,
-            "rope_theta": 160000.0,
-            "pad_token_id": 1,
-        },
+        _GTE,
         {makes: _BERT_HEADS[makes] for makes in ("labels", "token_labels")},
         "gte",
-        **_PARTS | {"bias": True, "out_bias": True, "mlp_down_bias": True, "renames": _GTE_NAMES},
+        **_GTE_PARTS,
+    ),
+    **_classes(  # GTE under the names of the repositories' own code, whose files have them
+        "New",
+        "new",
+        "GTE v1.5 and multilingual in their first form",
+        _GTE | {"type_vocab_size": 0, "rope_theta": 10000.0, "pad_token_id": 0},
+        {makes: _BERT_HEADS[makes] for makes in ("labels", "token_labels")},
+        "new",
+        **_GTE_PARTS
+        | {
+            "fixed": {
+                "position_embedding_type": "rope",
+                "layer_norm_type": "layer_norm",
+                "pack_qkv": True,
+                "logn_attention_scale": False,
+            },
+        },
     ),
     **_classes(
         "JinaEmbeddingsV3",
