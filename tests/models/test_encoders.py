@@ -247,6 +247,95 @@ def test_gte_in_its_first_form_is_the_class_of_transformers(end: str, factor: fl
             assert_alone_and_together(model, "classify", [theirs(ids(text)).logits for text in TEXTS])
 
 
+def jina_bert(sizes: dict[str, int], num_heads: int) -> tuple[dict[str, torch.Tensor], Any]:
+    """The tensors of a tiny Jina v2 with random weights, and its states of a text in plain torch (arXiv:2310.19923)."""
+    random = torch.Generator().manual_seed(0)
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    tensors: dict[str, torch.Tensor] = {}
+
+    def new(name: str, *shape: int, mean: float = 0.0) -> torch.Tensor:
+        tensors[name] = mean + 0.1 * torch.randn(*shape, generator=random)
+        return tensors[name]
+
+    def norm(name: str, values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(
+            values, (hidden,), tensors[f"{name}.weight"], tensors[f"{name}.bias"], 1e-12
+        )
+
+    def linear(name: str, values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(values, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+    layers = [f"encoder.layer.{index}" for index in range(sizes["num_hidden_layers"])]
+    new("embeddings.word_embeddings.weight", sizes["vocab_size"], hidden)
+    new("embeddings.token_type_embeddings.weight", 2, hidden)
+    norms = [
+        "embeddings.LayerNorm",
+        *(f"{name}.{end}" for name in layers for end in ("attention.output.LayerNorm", "mlp.layernorm")),
+    ]
+    for name in norms:
+        new(f"{name}.weight", hidden, mean=1.0)
+        new(f"{name}.bias", hidden)
+    for name in layers:
+        for part in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            new(f"{name}.{part}.weight", hidden, hidden)
+            new(f"{name}.{part}.bias", hidden)
+        new(f"{name}.mlp.gated_layers.weight", 2 * inner, hidden)
+        new(f"{name}.mlp.wo.weight", hidden, inner)
+        new(f"{name}.mlp.wo.bias", hidden)
+    slopes = torch.tensor([2 ** (-8 * (head + 1) / num_heads) for head in range(num_heads)])
+
+    def states(text: list[int]) -> torch.Tensor:
+        ids, places = torch.tensor(text), torch.arange(len(text))
+        values = (
+            tensors["embeddings.word_embeddings.weight"][ids] + tensors["embeddings.token_type_embeddings.weight"][0]
+        )
+        values = norm("embeddings.LayerNorm", values)
+        for name in layers:
+            q, k, v = (
+                linear(f"{name}.attention.self.{part}", values).view(len(text), num_heads, -1).transpose(0, 1)
+                for part in ("query", "key", "value")
+            )
+            scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+            scores = scores - slopes[:, None, None] * (places - places[:, None]).abs()
+            attended = (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
+            attended = linear(f"{name}.attention.output.dense", attended)
+            values = norm(f"{name}.attention.output.LayerNorm", values + attended)
+            gates, ups = linear(f"{name}.mlp.gated_layers", values).chunk(2, -1)
+            made = linear(f"{name}.mlp.wo", torch.nn.functional.gelu(gates) * ups)
+            values = norm(f"{name}.mlp.layernorm", values + made)
+        return values
+
+    return tensors, states
+
+
+@pytest.mark.parametrize("architecture", ["JinaBertModel", "JinaBertForMaskedLM"])
+def test_jina_v2_counts_distances_in_both_directions(architecture: str, tmp_path: Path):
+    tensors, states = jina_bert(SMALL, num_heads=4)
+    config = SMALL | {
+        "architectures": [architecture],
+        "auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"},
+        "emb_pooler": "mean",
+        "feed_forward_type": "geglu",
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 8192,
+        "model_type": "bert",
+        "position_embedding_type": "alibi",
+        "torch_dtype": "float32",
+        "type_vocab_size": 2,
+    }
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    if architecture == "JinaBertForMaskedLM":
+        tensors = {f"bert.{name}": tensor for name, tensor in tensors.items()}
+        tensors["cls.predictions.bias"] = torch.zeros(VOCAB)
+    save_file(tensors, folder / "model.safetensors")
+    model = stepped(folder, tmp_path)
+    expected = [states(text) for text in TEXTS]
+    assert_alone_and_together(model, "token_embed", expected)
+    assert_alone_and_together(model, "embed", [each.mean(0, keepdim=True) for each in expected])
+
+
 KINDS = ("Bert", "ModernBert", "Gte", "EuroBert")  # of attention: without a rotation, with windows, and with both heads
 
 

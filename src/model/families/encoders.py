@@ -70,6 +70,11 @@ _BERT_NAMES = {
     "^lm_head.dense.": "head.dense.",
     "^lm_head.layer_norm.": "head.norm.",
 }
+_JINA_BERT_NAMES = _BERT_NAMES | {
+    ".mlp.gated_layers.": ".mlp.gate_up_proj.",
+    ".mlp.wo.": ".mlp.down_proj.",
+    ".mlp.layernorm.": ".post_feedforward_layernorm.",
+}
 _DISTILBERT_NAMES = {
     "^distilbert.": "",
     **_EMBEDDING_NAMES,
@@ -260,6 +265,34 @@ _GTE = _COMMON | {
     "pad_token_id": 1,
 }
 _GTE_PARTS = _PARTS | {"bias": True, "out_bias": True, "mlp_down_bias": True, "renames": _GTE_NAMES}
+# The distances of tokens count in both directions (arXiv:2310.19923); transformers has no class of it.
+_JINA_BERT = _classes(
+    "JinaBert",
+    "bert",
+    "Jina Embeddings v2, Jina Reranker v1",
+    _COMMON
+    | {
+        "vocab_size": 30528,
+        "max_position_embeddings": 8192,
+        "feed_forward_type": "geglu",
+        "position_embedding_type": "alibi",
+    },
+    {makes: _BERT_HEADS[makes] for makes in ("labels", "token_labels")},
+    "bert",
+    **_PARTS
+    | {
+        "pools": "mean",
+        "bias": True,
+        "out_bias": True,
+        "mlp_down_bias": True,
+        "rope_layers": "none",
+        "alibi": "after_scale",
+        "activation_key": "feed_forward_type",
+        "activations": {"geglu": "gelu", "reglu": "relu"},
+        "fixed": {"is_decoder": False, "position_embedding_type": "alibi"},
+        "renames": _JINA_BERT_NAMES,
+    },
+)
 
 FAMILIES: Mapping[str, Family] = {
     **_classes(
@@ -418,6 +451,9 @@ FAMILIES: Mapping[str, Family] = {
             },
         },
     ),
+    **_JINA_BERT,
+    # Files for embeddings, which have the class with the output layer of BERT, and no results of it
+    "JinaBertForMaskedLM": _JINA_BERT["JinaBertModel"],
     **_classes(
         "JinaEmbeddingsV3",
         "jina_embeddings_v3",
