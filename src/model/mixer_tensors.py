@@ -21,6 +21,7 @@ from .mixers import (
 from .tensor import Tensor, linear_tensors
 
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
+DISTANCE_BIASES = "distance_biases"  # of attention; files have one tensor for all layers
 HEAD_GATES = "g_proj"
 COMPRESSORS = ("compressor", "compressor.indexer")  # of attention, and of the index that chooses its vectors
 RG_LRU_INPUTS, RG_LRU_GATES = ("linear_x", "linear_y"), ("input_gate", "recurrent_gate")
@@ -82,6 +83,8 @@ def attention_tensors(hidden: int, mixer: Attention, inputs: int | None = None) 
             yield _head_norm("self_attn.k_norm", mixer, mixer.num_kv_heads)
     if mixer.has_sinks:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))
+    if mixer.bias_buckets is not None:
+        yield Tensor(f"self_attn.{DISTANCE_BIASES}.weight", (mixer.bias_buckets, mixer.num_heads))
     if mixer.lambda_start is not None:
         for name in LAMBDAS:
             yield Tensor(f"self_attn.{name}", (mixer.query_dim,))

@@ -106,6 +106,7 @@ class Attention(Record):
     rope: RopeSpec | None = None  # None: queries and keys have no position
     query_growth: QueryGrowth | None = None
     alibi: Alibi = "none"
+    bias_buckets: int | None = None  # of distances to keys, with a learned bias of each head's scores for each; T5's
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     qkv_parts: int = 0  # of one tensor that is stored, each queries, values and keys of some heads; 0: there is none
     keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own

@@ -97,6 +97,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         has_value_norm=family.has_value_norm,
         is_chunked=family.windows == "chunks",
         alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
+        bias_buckets=config.count("relative_attention_num_buckets") if family.has_distance_biases else None,
         is_grouped=family.is_grouped,
         qkv_parts=family.qkv_parts,
         index=read_block_index(config, head_dim) if family.has_block_index else None,

@@ -65,6 +65,8 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield f"{heads} pairs of key-value heads cannot be divided by {num_devices}"
             case Attention(qkv_parts=parts) if parts:
                 yield "its queries, values and keys are stored in one tensor, in parts"
+            case Attention(bias_buckets=int()):
+                yield "the biases of its distances are stored for all heads together"
             case Attention(head_norm="whole"):
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):

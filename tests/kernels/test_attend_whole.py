@@ -23,11 +23,12 @@ def parts(device, dtype, num_heads: int, num_kv_heads: int, head_dim: int, lengt
     return q, k, v, torch.tensor([0, *lengths], dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32)
 
 
-def check(device, dtype, sizes, window, slopes, lengths=LENGTHS) -> None:
+def check(device, dtype, sizes, window, slopes, lengths=LENGTHS, span: int | None = None) -> None:
     q, k, v, starts = parts(device, dtype, *sizes, lengths)
     slopes = torch.linspace(0.01, 0.5, sizes[0], device=device) if slopes else None
-    found = attend_whole_gpu(q, k, v, starts, 0.3, window, slopes)
-    expected = attend_whole_reference(q, k, v, starts, 0.3, window, slopes)
+    biases = None if span is None else torch.randn(sizes[0], 2 * span + 1, device=device)
+    found = attend_whole_gpu(q, k, v, starts, 0.3, window, slopes, biases)
+    expected = attend_whole_reference(q, k, v, starts, 0.3, window, slopes, biases)
     torch.testing.assert_close(found, expected, atol=LIMITS[dtype], rtol=LIMITS[dtype])
 
 
@@ -39,8 +40,16 @@ def test_queries_attend_to_their_sequence(device, dtype, sizes, window, slopes):
     check(device, dtype, sizes, window, slopes)
 
 
-def test_wide_heads_are_computed_by_torch(device):
-    check(device, torch.float32, (3, 1, 256), 5, True)
+@ALL_DTYPES
+@pytest.mark.parametrize(("window", "slopes"), [(None, False), (64, True)])
+@pytest.mark.parametrize("span", [1, 40])
+def test_biases_of_distances_are_added(device, dtype, window, slopes, span):
+    check(device, dtype, (6, 2, 24), window, slopes, span=span)
+
+
+@pytest.mark.parametrize("span", [None, 40])
+def test_wide_heads_are_computed_by_torch(device, span):
+    check(device, torch.float32, (3, 1, 256), 5, True, span=span)
 
 
 @pytest.mark.parametrize("lengths", [[1], [130], [0, 0], [7] * 40])

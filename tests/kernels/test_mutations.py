@@ -98,6 +98,7 @@ def latents(device: torch.device) -> None:
 def whole_sequences(device: torch.device) -> None:
     for sizes, window, slopes in (((6, 2, 24), None, False), ((4, 4, 32), 5, True)):
         test_attend_whole.test_queries_attend_to_their_sequence(device, SMALL, sizes, window, slopes)
+    test_attend_whole.test_biases_of_distances_are_added(device, SMALL, None, False, 40)
 
 
 def lora_add(device: torch.device) -> None:
@@ -475,13 +476,15 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
             1,
             becomes("<"),
         ),  # the first token of a sequence is of the one before
-        ("_attend_whole", whole_sequences, "+", 5, 24, left),  # a search that ends too early
-        ("_attend_whole", whole_sequences, "+", 9, 24, left),  # the last token of a window
-        ("_attend_whole", whole_sequences, "tl.maximum()", 0, 1, argument(0)),  # no window before the query
+        ("_attend_whole", whole_sequences, "+", 5, 28, left),  # a search that ends too early
+        ("_attend_whole", whole_sequences, "+", 9, 28, left),  # the last token of a window
+        ("_attend_whole", whole_sequences, "tl.maximum()", 0, 2, argument(0)),  # no window before the query
         ("_attend_whole", whole_sequences, ">=", 0, 1, becomes(">")),  # the first key
         ("_attend_whole", whole_sequences, "<", 5, 6, becomes("<=")),  # a key of the next sequence
-        ("_attend_whole", whole_sequences, "-x", 0, 1, operand),  # slopes grow
-        ("_attend_whole", whole_sequences, "+", 22, 24, left),  # all heads write to the first
+        ("_attend_whole", whole_sequences, "-x", 0, 2, operand),  # slopes grow
+        ("_attend_whole", whole_sequences, "+", 26, 28, left),  # all heads write to the first
+        ("_attend_whole", whole_sequences, "tl.minimum()", 1, 2, argument(0)),  # biases of keys beyond the span
+        ("_attend_whole", whole_sequences, "+", 24, 28, left),  # biases of other heads
     ],
     "lora_add": [
         ("_shrink", lora_add, "+", 4, 19, left),  # every tile has the first rows of the slot

@@ -33,6 +33,7 @@ class SteppedModel:
         place: Path,
         with_kernels: Callable[[KernelSet], KernelSet] = lambda kernels: kernels,
         num_rows: int = 3,
+        blocks_each: int = BLOCKS_EACH,
         with_spec: Callable[[ModelSpec], ModelSpec] = lambda spec: spec,
         **sections: dict[str, Any],
     ) -> None:
@@ -50,12 +51,12 @@ class SteppedModel:
                 part.load(files)
         self.cache = KVCache(
             model_cache_groups(self.spec, 64, is_hybrid=False),
-            *(num_rows * BLOCKS_EACH, BLOCK_SIZE, self.spec.keeps.tensors),
+            *(num_rows * blocks_each, BLOCK_SIZE, self.spec.keeps.tensors),
             torch.float32,
             states=StateCache(self.spec, num_rows, torch.float32),
             tensors_by_layer=[None if keeps is None else keeps.tensors for keeps in self.spec.kept_by_layer],
         )
-        self._token_ids = torch.zeros(num_rows, BLOCKS_EACH * BLOCK_SIZE, dtype=torch.int64)
+        self._token_ids = torch.zeros(num_rows, blocks_each * BLOCK_SIZE, dtype=torch.int64)
 
     def forward(
         self, rows: Sequence[Row], needed: torch.Tensor | None = None, **fields: Any

@@ -45,13 +45,14 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Camembert": ("camembert", ROBERTA),
     "Electra": ("electra", SMALL | {"embedding_size": 64}),
     "DistilBert": ("distilbert", DISTILBERT),
+    "MPNet": ("mpnet", SMALL | {"pad_token_id": 1, "max_position_embeddings": 66}),
     "ModernBert": ("modernbert", SMALL | {"local_attention": 6, "num_hidden_layers": 5, "max_position_embeddings": 64}),
     "NomicBert": ("nomic_bert", SMALL),
     "Gte": ("gte", SMALL | {"type_vocab_size": 1}),
     "JinaEmbeddingsV3": ("jina_embeddings_v3", SMALL | {"type_vocab_size": 1}),
     "EuroBert": ("eurobert", SMALL | {"num_key_value_heads": 2}),
 }
-HAVE_VOCABULARY = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "ModernBert", "EuroBert")
+HAVE_VOCABULARY = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "MPNet", "ModernBert", "EuroBert")
 
 
 def built(stem: str, end: str, **changes: Any) -> Any:
@@ -75,6 +76,19 @@ def test_hidden_states_of_encoders_equal_transformers(stem: str, tmp_path: Path)
     head = model.spec.pooling.head("embed")
     expected = [each[:1] if head.modes == ("cls",) else each.mean(0, keepdim=True) for each in states]
     assert_alone_and_together(model, "embed", expected)
+
+
+@pytest.mark.parametrize("stem", ["MPNet", "JinaEmbeddingsV3", "ModernBert"])
+def test_long_texts_equal_transformers(stem: str, tmp_path: Path):
+    """Distances of more than a hundred tokens, beside a short text."""
+    theirs = built(stem, "Model", max_position_embeddings=400)
+    room = {"model": {"max_model_len": 320}, "scheduler": {"max_num_batched_tokens": 512}}
+    model = stepped(save(theirs, tmp_path / "model"), tmp_path, blocks_each=40, **room)
+    texts = [[5 + (7 * place) % 80 for place in range(300)], TEXTS[0]]
+    with torch.inference_mode():
+        states = [theirs(ids(text)).last_hidden_state[0] for text in texts]
+    for found, expected in zip(pooled(model, "token_embed", texts), states, strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("stem", ENCODERS)
@@ -336,7 +350,8 @@ def test_jina_v2_counts_distances_in_both_directions(architecture: str, tmp_path
     assert_alone_and_together(model, "embed", [each.mean(0, keepdim=True) for each in expected])
 
 
-KINDS = ("Bert", "ModernBert", "Gte", "EuroBert")  # of attention: without a rotation, with windows, and with both heads
+# Attention without a rotation, with biases of distances, with windows, with a rotation, and with fewer keys
+KINDS = ("Bert", "MPNet", "ModernBert", "Gte", "EuroBert")
 
 
 def triton_kernels(_: KernelSet) -> KernelSet:

@@ -402,12 +402,13 @@ def adapters(name: str, model: Model, rows: int, dtype: torch.dtype = BF16) -> C
 
 def whole_sequences(name: str, num_heads: int, num_kv_heads: int, head_dim: int, tokens: int) -> Cases:
     q, k, v = (empty(tokens, heads, head_dim) for heads in (num_heads, num_kv_heads, num_kv_heads))
-    for kind, window, slopes in (
-        ("", None, None),
-        (" window", 64, None),
-        (" slopes", None, empty(num_heads, dtype=FP32)),
+    for kind, window, slopes, biases in (
+        ("", None, None, None),
+        (" window", 64, None, None),
+        (" slopes", None, empty(num_heads, dtype=FP32), None),
+        (" biases", None, None, empty(num_heads, 257, dtype=FP32)),
     ):
-        attend = partial(attend_whole_gpu, q, k, v, words(9), 0.1, window, slopes)
+        attend = partial(attend_whole_gpu, q, k, v, words(9), 0.1, window, slopes, biases)
         yield f"{name} whole sequences{kind}, {tokens} tokens", partial(only_launches, attend)
 
 

@@ -12,7 +12,7 @@ from ...model import gguf
 from ...model.drafts import TOKEN_OFFSETS
 from ...model.families import FusedExperts, known_family
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
-from ...model.mixer_tensors import CONVOLUTIONS
+from ...model.mixer_tensors import CONVOLUTIONS, DISTANCE_BIASES
 from ...model.pooling import OUTPUT_LAYER
 from ...model.spec import ModelSpec, WeightNames
 from ...model.tensors import ADAPTERS, EXPERT_LISTS, FUSED, NGRAM_TABLE, model_shapes, unused_tensors
@@ -93,6 +93,9 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
         tensors = {_in_own_layer(name, list(spec.blocks)): tensor for name, tensor in tensors.items()}
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
+    if (biases := tensors.pop(f"model.{DISTANCE_BIASES}.weight", None)) is not None:  # one tensor for all layers
+        names = (f"model.layers.{index}.self_attn.{DISTANCE_BIASES}.weight" for index in range(spec.num_layers))
+        tensors |= dict.fromkeys(names, biases)
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}
     if fused_experts == "columns_or_stacked":
         downs = {tensor.shape[-1] for name, tensor in tensors.items() if name.endswith(".experts.down_proj")}

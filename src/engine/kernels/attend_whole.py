@@ -25,6 +25,7 @@ class AttendWhole(Protocol):
         scale: float,
         window: int | None = None,
         slopes: torch.Tensor | None = None,
+        biases: torch.Tensor | None = None,
         /,
     ) -> torch.Tensor: ...
 
@@ -43,6 +44,7 @@ def attend_whole_reference(
     scale: float,
     window: int | None = None,
     slopes: torch.Tensor | None = None,
+    biases: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Each query attends to all tokens of its sequence, before and after it. A result depends on its sequence only.
 
@@ -53,6 +55,8 @@ def attend_whole_reference(
         scale: multiplies the scores, usually D ** -0.5.
         window: a query sees itself, this many tokens before it and as many after it; None for all.
         slopes: [num_heads] float32, of ALiBi: the distance of a key times the slope is subtracted from its score.
+        biases: [num_heads, 2 * S + 1] float32, added to scores by the place of a key less that of the query, from -S to
+            S. Keys that are further away have the bias of the end.
     Returns:
         [T, num_heads * D] in q's dtype.
     """
@@ -63,13 +67,22 @@ def attend_whole_reference(
         keys, values = (each.repeat_interleave(group, 0) for each in (keys, values))
         scores = queries @ keys.transpose(1, 2) * scale
         places = torch.arange(end - start, device=q.device)
-        distances = (places - places[:, None]).abs()
+        offsets = places - places[:, None]
+        distances = offsets.abs()
         if slopes is not None:
             scores -= slopes[:, None, None] * distances
+        if biases is not None:
+            scores += _of_offsets(biases, offsets)
         if window is not None:
             scores.masked_fill_(distances > window, -torch.inf)
         out[start:end] = (scores.softmax(-1) @ values).transpose(0, 1).to(q.dtype)
     return out.flatten(1)
+
+
+def _of_offsets(biases: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The biases of all heads, [num_heads, queries, keys]. offsets: of keys from queries, in tokens."""
+    span = biases.shape[1] // 2
+    return biases[:, offsets.clamp(-span, span) + span]
 
 
 def attend_whole_by_length(
@@ -80,6 +93,7 @@ def attend_whole_by_length(
     scale: float,
     window: int | None = None,
     slopes: torch.Tensor | None = None,
+    biases: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Computes attend_whole with torch's attention, together for sequences of the same length. Nothing is padded."""
     out = q.new_empty(q.shape)
@@ -89,7 +103,7 @@ def attend_whole_by_length(
         tokens = (starts[:-1][lengths == length, None] + torch.arange(length)).to(q.device)  # [sequences, length]
         queries, keys, values = (each[tokens].transpose(1, 2) for each in (q, k, v))
         for own, seen in _pieces(length, window):
-            mask = _mask(own, seen, length, window, slopes, q)
+            mask = _mask(own, seen, length, window, slopes, biases, q)
             attended = F.scaled_dot_product_attention(
                 queries[:, :, own], keys[:, :, seen], values[:, :, seen], mask, scale=scale, enable_gqa=True
             )
@@ -110,18 +124,29 @@ def _pieces(length: int, window: int | None) -> Iterator[tuple[slice, slice]]:
 
 
 def _mask(
-    own: slice, seen: slice, length: int, window: int | None, slopes: torch.Tensor | None, q: torch.Tensor
+    own: slice,
+    seen: slice,
+    length: int,
+    window: int | None,
+    slopes: torch.Tensor | None,
+    biases: torch.Tensor | None,
+    q: torch.Tensor,
 ) -> torch.Tensor | None:
     """What is added to the scores of these queries and keys, or which of them count; None if all count as they are."""
+    is_plain = slopes is None and biases is None
     if window is None or window >= length:
         window = length
-        if slopes is None:
+        if is_plain:
             return None
     places = torch.arange(length, device=q.device)
-    distances = (places[seen] - places[own, None]).abs()
-    if slopes is None:
+    offsets = places[seen] - places[own, None]
+    distances = offsets.abs()
+    if is_plain:
         return distances <= window
-    return (-slopes[:, None, None] * distances).masked_fill(distances > window, -torch.inf).to(q.dtype)
+    added = torch.zeros((), device=q.device) if biases is None else _of_offsets(biases, offsets)
+    if slopes is not None:
+        added = added - slopes[:, None, None] * distances
+    return added.masked_fill(distances > window, -torch.inf).to(q.dtype)
 
 
 def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:
@@ -130,7 +155,8 @@ def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:
     Its results depend on their sequence only, so there is no other version for batch invariance.
     """
     empty = library.memory.empty
-    call = library.op("attend_whole", dtype, [POINTER] * 3 + [INT64] * 3 + [POINTER] * 3 + [INT] * 4 + [INT64, FLOAT])
+    places = [POINTER] * 3 + [INT64] * 3 + [POINTER] * 4 + [INT64]
+    call = library.op("attend_whole", dtype, [*places, *[INT] * 4, INT64, FLOAT])
     no_window = 2**62
 
     def attend_whole(
@@ -141,6 +167,7 @@ def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:
         scale: float,
         window: int | None = None,
         slopes: torch.Tensor | None = None,
+        biases: torch.Tensor | None = None,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
         num_kv_heads = k.shape[1]
@@ -150,6 +177,8 @@ def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:
         check_heads(q, k, v)
         if slopes is not None and slopes.shape != (num_heads,):
             raise ValueError(f"slopes are {tuple(slopes.shape)} for {num_heads} heads")
+        if biases is not None and (len(biases) != num_heads or biases.shape[1] % 2 == 0):
+            raise ValueError(f"biases are {tuple(biases.shape)} for {num_heads} heads")
         out = empty(num_tokens, num_heads * head_dim, dtype=dtype)
         call(
             q.data_ptr(),
@@ -161,6 +190,8 @@ def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:
             out.data_ptr(),
             pointer(query_start, torch.int32),
             None if slopes is None else pointer(slopes, torch.float32),
+            None if biases is None else pointer(biases, torch.float32),
+            0 if biases is None else biases.shape[1] // 2,
             len(query_start) - 1,
             num_heads,
             num_kv_heads,

@@ -11,6 +11,7 @@ import torch
 from ..kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, KernelSet
 from .block_index import BlockIndex
 from .difference import Difference
+from .distance_biases import DistanceBiases
 from .linear import Linear
 from .loading import Loadable
 from .mixer import LayerCache
@@ -46,6 +47,7 @@ class Attention:
         *,
         sinks: Vector | None = None,
         slopes: torch.Tensor | None = None,
+        biases: DistanceBiases | None = None,
         heads: HeadVariant = PLAIN_HEADS,
         num_gates: int = 0,
         difference: Difference | None = None,
@@ -60,6 +62,7 @@ class Attention:
             rotation: shared by layers with the same rotary embedding; None for a layer without.
             sinks: one per query head.
             slopes: [num_heads] float32, of ALiBi.
+            biases: of distances to keys, of attention that is not causal.
             heads: what else differs between models; `is_layer_norm` is about the norms.
             num_gates: the outputs are multiplied by the sigmoids of as many gates, the last outputs of `in_proj`.
             difference: heads are pairs, whose outputs are subtracted.
@@ -75,6 +78,7 @@ class Attention:
         self.q_norm = q_norm
         self.k_norm = k_norm
         self.sinks = sinks
+        self.biases = biases
         self._q_norm_weight = None if q_norm is None else q_norm.weight
         self._k_norm_weight = None if k_norm is None else k_norm.weight
         self._norm_eps = 0.0 if q_norm is None else q_norm.eps
@@ -97,7 +101,7 @@ class Attention:
     def loadables(self) -> Iterator[Loadable]:
         yield self.in_proj
         yield self.out_proj
-        yield from (part for part in (self.q_norm, self.k_norm, self.sinks) if part is not None)
+        yield from (part for part in (self.q_norm, self.k_norm, self.sinks, self.biases) if part is not None)
         if self._difference is not None:
             yield from self._difference.loadables()
         if self._index is not None:
@@ -175,6 +179,7 @@ class Attention:
         return self._kernels.attend_whole(
             *(turned[:, :num_heads], turned[:, num_heads:], values, step.query_start, self._scale, shape.window),
             self._variant.slopes,
+            None if self.biases is None else self.biases.table,
         )
 
     def _norms_of_all(self) -> torch.Tensor | None:

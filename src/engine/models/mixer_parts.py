@@ -9,6 +9,7 @@ import torch
 from ...model.mixer_tensors import (
     COMPRESSORS,
     CONVOLUTIONS,
+    DISTANCE_BIASES,
     HEAD_GATES,
     KIMI_EXPANSIONS,
     LAMBDAS,
@@ -55,6 +56,7 @@ from ..layers.block_matrix import BlockMatrix
 from ..layers.compressed_attention import CompressedAttention, Compressor, PositionBias
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.difference import Difference, Lambda, order_of_pairs
+from ..layers.distance_biases import DistanceBiases
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention, gates_after_queries
@@ -168,6 +170,7 @@ class MixerParts(Parts):
             self._kernels,
             sinks=self.sinks(prefix, spec),
             slopes=slopes,
+            biases=self.distance_biases(prefix, spec),
             heads=heads,
             num_gates=_num_gates(spec),
             difference=self.difference(prefix, spec),
@@ -176,6 +179,13 @@ class MixerParts(Parts):
 
     def sinks(self, prefix: str, spec: AttentionSpec | LatentSpec) -> Vector | None:
         return Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
+
+    def distance_biases(self, prefix: str, spec: AttentionSpec) -> DistanceBiases | None:
+        if spec.bias_buckets is None:
+            return None
+        return DistanceBiases(
+            f"{prefix}.{DISTANCE_BIASES}.weight", spec.bias_buckets, spec.num_heads, self._dtype, self._device
+        )
 
     def difference(self, prefix: str, spec: AttentionSpec) -> Difference | None:
         if (start := spec.lambda_start) is None:

@@ -70,6 +70,15 @@ _BERT_NAMES = {
     "^lm_head.dense.": "head.dense.",
     "^lm_head.layer_norm.": "head.norm.",
 }
+_MPNET_NAMES = {
+    "^mpnet.": "",
+    "^encoder.relative_attention_bias.": "model.distance_biases.",
+    ".attention.attn.q.": ".self_attn.q_proj.",
+    ".attention.attn.k.": ".self_attn.k_proj.",
+    ".attention.attn.v.": ".self_attn.v_proj.",
+    ".attention.attn.o.": ".self_attn.o_proj.",
+    ".attention.LayerNorm.": ".post_attention_layernorm.",
+} | _BERT_NAMES
 _JINA_BERT_NAMES = _BERT_NAMES | {
     ".mlp.gated_layers.": ".mlp.gate_up_proj.",
     ".mlp.wo.": ".mlp.down_proj.",
@@ -327,6 +336,28 @@ FAMILIES: Mapping[str, Family] = {
             "equal_keys": {"embedding_size": "hidden_size"},
             "fixed": {"is_decoder": False, "position_embedding_type": "absolute"},
             "renames": _BERT_NAMES,
+        },
+    ),
+    **_classes(
+        "MPNet",
+        "mpnet",
+        "MPNet, all-mpnet-base-v2",
+        _ROBERTA
+        | {
+            "vocab_size": 30527,
+            "max_position_embeddings": 512,
+            "type_vocab_size": 0,
+            "relative_attention_num_buckets": 32,
+        },
+        _ROBERTA_HEADS,
+        "mpnet",
+        **_WITH_TABLE
+        | {
+            "position_offset": 2,
+            "counts_offset": True,
+            "has_distance_biases": True,
+            "fixed": {"pad_token_id": 1, "relative_attention_num_buckets": 32},
+            "renames": _MPNET_NAMES,
         },
     ),
     **_classes(

@@ -101,6 +101,7 @@ class Family:
     is_interleaved: bool = False
     partial: float | str = 1.0  # default of `partial_rotary_factor`; a string: key of the number of elements instead
     alibi: Alibi = "none"  # in models without a rotary embedding
+    has_distance_biases: bool = False  # scores have learned biases by buckets of distances, the same in all layers
     scale: float | None = None  # of products of queries and keys, whatever config.json says
     position_offset: int | None = None  # of the first position in a table of them; None: there is no table
     counts_offset: bool = False  # `max_position_embeddings` counts the rows before the first position too

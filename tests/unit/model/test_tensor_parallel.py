@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from tests.unit.config.plan.shapes import SHAPES, spec_of
+from tests.unit.config.plan.shapes import NATIVE, SHAPES, spec_of
 
 from stoker.model.guess import guess
 from stoker.model.read import read_config
@@ -62,6 +62,12 @@ def test_what_each_device_holds_of_a_model_with_few_key_heads() -> None:
 )
 def test_why_a_model_cannot_be_divided(name: str, parts: int, reason: str | None) -> None:
     assert tensor_parallel_problem(spec_of(name), parts) == reason
+
+
+def test_biases_of_distances_are_not_divided() -> None:
+    spec, _ = read_config(NATIVE["all-mpnet-base-v2"][0])
+    assert tensor_parallel_problem(spec, 2) == "the biases of its distances are stored for all heads together"
+    assert tensor_parallel_problem(spec, 1) is None
 
 
 def test_an_expert_must_be_divisible_too() -> None:

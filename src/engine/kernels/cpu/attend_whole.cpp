@@ -20,6 +20,8 @@ struct WholeAttention {
     int64_t window;  // tokens that a query sees on each side; larger than any sequence if there is no window
     float scale;
     const float* slopes;  // [num_heads], or null
+    const float* biases;  // [num_heads, 2 * span + 1], or null
+    int64_t span;
 
     static constexpr float* log_totals = nullptr;
     static constexpr float softcap = 0;
@@ -33,13 +35,29 @@ struct WholeAttention {
     Floats capped(Floats products) const { return products; }
     float sink_weight(int, float) const { return 0; }
 
-    // Subtracts the distances of the keys from the query, times the slope of the head.
+    // Subtracts the distances of the keys from the query, times the slope of the head, and adds its biases of them.
     void add_slopes(int head, int64_t position, int64_t first, int64_t count, float* products) const {
+        if (biases) add_biases(head, first - position, count, products);
         if (!slopes) return;
         const Floats slope = broadcast(-slopes[head] / scale);
         for (int64_t key = 0; key < count; key += kWidth) {
             const Floats distance = ascending() + float(first + key - position);
             store(products + key, multiply_add(maximum(distance, -distance), slope, load(products + key)));
+        }
+    }
+
+    // distance: of the first key. Those beyond the span have the bias of its end.
+    void add_biases(int head, int64_t distance, int64_t count, float* products) const {
+        const float* middle = biases + head * (2 * span + 1) + span;
+        const Floats inverse = broadcast(1 / scale);
+        for (int64_t key = 0; key < count; key += kWidth, distance += kWidth) {
+            float chosen[kWidth];
+            const float* added = middle + distance;
+            if (distance < -span || distance + kWidth - 1 > span) {
+                for (int i = 0; i < kWidth; i++) chosen[i] = middle[std::clamp(distance + i, -span, span)];
+                added = chosen;
+            }
+            store(products + key, multiply_add(load(added), inverse, load(products + key)));
         }
     }
 
@@ -83,10 +101,10 @@ void run(const WholeAttention<T>& call, int num_rows) {
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void attend_whole_##suffix(const T* queries, const T* keys, const T* values, int64_t query_stride,          \
                                       int64_t key_stride, int64_t value_stride, T* out, const int32_t* query_start,    \
-                                      const float* slopes, int num_rows, int num_heads, int num_kv_heads, int head_dim, \
-                                      int64_t window, float scale) {                                                   \
+                                      const float* slopes, const float* biases, int64_t span, int num_rows,            \
+                                      int num_heads, int num_kv_heads, int head_dim, int64_t window, float scale) {    \
         run(WholeAttention<T>{queries, keys, values, query_stride, key_stride, value_stride, out, query_start,         \
-                              num_heads, num_kv_heads, head_dim, window, scale, slopes},                               \
+                              num_heads, num_kv_heads, head_dim, window, scale, slopes, biases, span},                 \
             num_rows);                                                                                                 \
     }                                                                                                                  \
     CAPTURABLE(attend_whole_##suffix)

@@ -12,19 +12,19 @@ import triton
 import triton.language as tl
 
 from ..attend_whole import attend_whole_by_length, check_heads
-from .attention_tile import fold, multipliable, score, tile_of, width_of
+from .attention_tile import LOG2_E, fold, multipliable, score, tile_of, width_of
 from .launch import dependent, is_interpreted, wait
 
 _ROWS = 128  # queries times heads of a group, in one product
 _WIDEST = 128  # elements of a head: the sums of wider ones take more registers than a thread has
 
 
-@triton.jit(do_not_specialize=["window", "num_tokens", "num_rows"])
+@triton.jit(do_not_specialize=["window", "span", "num_tokens", "num_rows"])
 def _attend_whole(
-    q, k, v, query_start, out, slopes, scale, window, num_tokens, num_rows, q_stride, k_stride, v_stride,
+    q, k, v, query_start, out, slopes, biases, scale, window, span, num_tokens, num_rows, q_stride, k_stride, v_stride,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SLOPES: tl.constexpr,
-    UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    HAS_BIASES: tl.constexpr, UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     kv_head = tl.program_id(1)
@@ -64,9 +64,14 @@ def _attend_whole(
         columns = kv_head * HEAD_DIM + dims[None, :]
         keys = tl.load(k + positions.to(tl.int64)[:, None] * k_stride + columns, mask=mask, other=0.0)
         values = tl.load(v + positions.to(tl.int64)[:, None] * v_stride + columns, mask=mask, other=0.0)
-        distances = -tl.abs(positions[None, :] - tokens[:, None]).to(tl.float32)
+        offsets = positions[None, :] - tokens[:, None]
+        distances = -tl.abs(offsets).to(tl.float32)
         keys, values = keys.to(queries.dtype), values.to(queries.dtype)
         scores = score(queries, keys, scale, 0.0, head_slopes, distances, False, HAS_SLOPES)
+        if HAS_BIASES:
+            chosen = tl.minimum(tl.maximum(offsets, -span), span) + span
+            of_keys = tl.load(biases + heads[:, None] * (2 * span + 1) + chosen, mask=is_query[:, None], other=0.0)
+            scores += of_keys * LOG2_E
         is_seen = (positions[None, :] >= begin[:, None]) & (positions[None, :] < end[:, None])
         scores = tl.where(is_seen, scores, float("-inf"))
         most, total, sums = fold(scores, values, most, total, sums)
@@ -83,6 +88,7 @@ def attend_whole_gpu(
     scale: float,
     window: int | None = None,
     slopes: torch.Tensor | None = None,
+    biases: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute attend_whole by the kernel, and heads of more than 128 elements by torch."""
     num_tokens, num_heads, head_dim = q.shape
@@ -90,16 +96,17 @@ def attend_whole_gpu(
     group, width = num_heads // num_kv_heads, width_of(head_dim)
     check_heads(q, k, v)
     if width > _WIDEST or group > _ROWS:
-        return attend_whole_by_length(q, k, v, query_start, scale, window, slopes)
+        return attend_whole_by_length(q, k, v, query_start, scale, window, slopes, biases)
     tokens = _ROWS // group
     out = torch.empty(num_tokens, num_heads * head_dim, dtype=q.dtype, device=q.device)
     if num_tokens:
         _attend_whole[(triton.cdiv(num_tokens, tokens), num_kv_heads)](
-            q, k, v, query_start, out, slopes, scale, window or 0, num_tokens, len(query_start) - 1,
+            q, k, v, query_start, out, slopes, biases, scale, window or 0,
+            0 if biases is None else biases.shape[1] // 2, num_tokens, len(query_start) - 1,
             q.stride(0), k.stride(0), v.stride(0),
             NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, WIDTH=width,
             TILE=tile_of(head_dim, q.element_size()), ROWS=_ROWS, TOKENS=tokens, HAS_WINDOW=window is not None,
-            HAS_SLOPES=slopes is not None, UPCAST=is_interpreted(),
+            HAS_SLOPES=slopes is not None, HAS_BIASES=biases is not None, UPCAST=is_interpreted(),
             num_warps=4 if width <= 64 else 8, num_stages=2, **dependent(),
         )  # fmt: skip
     return out

@@ -593,6 +593,8 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         ),
         567_754_752 - 1_049_600,
     ),
+    # Each layer has the 384 biases of distances, which files have once.
+    "all-mpnet-base-v2": (_of("MPNetModel", max_position_embeddings=514), 109_486_464 - 590_592 + 11 * 384),
     "modernbert-base": (_of("ModernBertForMaskedLM"), 149_655_232),
 }
 

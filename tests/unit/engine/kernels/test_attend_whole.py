@@ -7,10 +7,17 @@ from .levels import BEST, LEVEL_NAMES, assert_close, kernels_of
 
 LENGTHS = [5, 1, 150, 5, 0, 17, 150, 300]
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.01])
+BIASES = torch.randn(4, 2 * 40 + 1, generator=torch.Generator().manual_seed(2))
 
 
 def exact(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None, slopes: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    window: int | None,
+    slopes: torch.Tensor | None,
+    biases: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The softmax of one sequence, head by head in float64."""
     heads = []
@@ -20,6 +27,14 @@ def exact(
         if slopes is not None:
             places = torch.arange(len(q), dtype=torch.float64)
             scores -= slopes[head].double() * (places - places[:, None]).abs()
+        if biases is not None:
+            span = biases.shape[1] // 2
+            scores += torch.tensor(
+                [
+                    [biases[head, max(-span, min(span, key - query)) + span] for key in range(len(q))]
+                    for query in range(len(q))
+                ]
+            ).view(len(q), len(q))
         if window is not None:
             sees = torch.ones_like(scores, dtype=torch.bool).tril(window).triu(-window)
             scores[~sees] = -torch.inf
@@ -36,12 +51,19 @@ def sequences(dtype: torch.dtype, head_dim: int = 16) -> tuple[torch.Tensor, ...
     return q, k, v, torch.tensor([0, *LENGTHS]).cumsum(0).int()
 
 
-def check(op, dtype: torch.dtype, window: int | None, slopes: torch.Tensor | None, head_dim: int = 16) -> None:
+def check(
+    op,
+    dtype: torch.dtype,
+    window: int | None,
+    slopes: torch.Tensor | None,
+    head_dim: int = 16,
+    biases: torch.Tensor | None = None,
+) -> None:
     q, k, v, starts = sequences(dtype, head_dim)
-    found = op(q, k, v, starts, 0.3, window, slopes)
+    found = op(q, k, v, starts, 0.3, window, slopes, biases)
     assert found.dtype == dtype
     bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-    expected = torch.cat([exact(q[at:end], k[at:end], v[at:end], 0.3, window, slopes) for at, end in bounds])
+    expected = torch.cat([exact(q[at:end], k[at:end], v[at:end], 0.3, window, slopes, biases) for at, end in bounds])
     # Sums of 16 products and of 300 exponentials of values up to 4; in bfloat16 weights are rounded to it.
     assert_close(found, expected, absolute=1e-5 if dtype == torch.float32 else 3e-2)
 
@@ -52,6 +74,30 @@ def check(op, dtype: torch.dtype, window: int | None, slopes: torch.Tensor | Non
 @pytest.mark.parametrize("window", [None, 0, 3, 140, 149])
 def test_each_query_sees_its_sequence_before_and_after_it(op, dtype, window, slopes):
     check(op, dtype, window, slopes)
+
+
+@pytest.mark.parametrize("op", [attend_whole_reference, attend_whole_by_length])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("window", "slopes"), [(None, None), (50, SLOPES)])
+def test_biases_of_distances_are_added(op, dtype, window, slopes):
+    check(op, dtype, window, slopes, biases=BIASES)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("span", [0, 1, 7, 40])
+@pytest.mark.parametrize(("window", "slopes"), [(None, None), (50, SLOPES)])
+def test_kernels_of_a_cpu_add_biases(level: str, dtype, span: int, window, slopes):
+    biases = BIASES[:, 40 - span : 41 + span].contiguous()
+    check(kernels_of(level, dtype, 16).attend_whole, dtype, window, slopes, 16, biases)
+
+
+def test_biases_of_other_heads_are_refused():
+    q, k, v, starts = sequences(torch.float32)
+    op = kernels_of(BEST, torch.float32, 16).attend_whole
+    for biases in (BIASES[:3], BIASES[:, 1:]):
+        with pytest.raises(ValueError, match="biases are"):
+            op(q, k, v, starts, 0.3, None, None, biases.contiguous())
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES)
